@@ -1,0 +1,1 @@
+//! HTTP front door and call table. Cannot see `engine`, `kv`, `model` or `worker`.

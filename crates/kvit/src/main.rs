@@ -1,0 +1,3 @@
+//! The `kvit` binary: command line, configuration and wiring. No logic.
+
+fn main() {}

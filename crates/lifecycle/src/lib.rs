@@ -1,0 +1,13 @@
+//! The words of the contract as types: ids, causes, outcomes, milestones, events and the messages between gateway and worker.
+//!
+//! Pure: no I/O, no clock, no randomness. Knows nothing of blocks, wire or storage.
+
+pub mod cause;
+pub mod id;
+pub mod message;
+pub mod params;
+pub mod time;
+
+pub use cause::{Cause, Delivery, Guarantee, Outcome, OutcomeKind, Phase};
+pub use id::{AttemptId, IdError, Incarnation, RunId, RunKey, StepId, Tenant};
+pub use time::Time;

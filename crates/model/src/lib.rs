@@ -1,0 +1,1 @@
+//! GGUF, text, sampler and the forward pass over the paged pool. Knows no request, only step plans and blocks.

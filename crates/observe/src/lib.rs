@@ -1,0 +1,1 @@
+//! Journal, metrics and timelines. Only receives; cannot change behaviour.

@@ -1,0 +1,3 @@
+//! Developer commands: `cargo xtask test` and its parts.
+
+fn main() {}

@@ -3,6 +3,7 @@
 //! Pure: no I/O, no clock, no randomness. Knows nothing of blocks, wire or storage.
 
 pub mod cause;
+pub mod event;
 pub mod id;
 pub mod message;
 pub mod params;

@@ -1,1 +1,295 @@
-//! Messages between gateway and worker.
+//! The messages between gateway and worker. In one process they pass over channels; between processes a wire format converts to these.
+//!
+//! Order inside one session is the order of sending. `Released` is pushed, never polled. Times never cross: deadlines travel as time left.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::params::Params;
+use crate::{AttemptId, Cause, Incarnation, Outcome, StepId};
+
+/// One turn of a conversation.
+#[derive(Clone, PartialEq, Eq)]
+pub struct ChatMessage {
+    /// `system`, `user`, `assistant`, or whatever the model's template knows.
+    pub role: String,
+    /// The text.
+    pub content: String,
+}
+
+/// What is to be continued. Never logged.
+#[derive(Clone, PartialEq, Eq)]
+pub enum Prompt {
+    /// Turns that the model's own chat template renders.
+    Chat(Vec<ChatMessage>),
+    /// Plain text.
+    Text(String),
+    /// Token ids as they are.
+    Tokens(Vec<u32>),
+}
+
+impl std::fmt::Debug for Prompt {
+    /// Says the size only: prompts are nobody's business.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Prompt::Chat(turns) => write!(f, "Chat({} turns)", turns.len()),
+            Prompt::Text(text) => write!(f, "Text({} bytes)", text.len()),
+            Prompt::Tokens(ids) => write!(f, "Tokens({})", ids.len()),
+        }
+    }
+}
+
+/// A message with its sender's incarnation; one from an older incarnation changes nothing (C-3).
+#[derive(Clone, Debug)]
+pub struct From<M> {
+    /// Which life of the sender speaks.
+    pub incarnation: Incarnation,
+    /// What it says.
+    pub message: M,
+}
+
+/// One deadline that still has time left, and the cause it ends a run with.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct DeadlineLeft {
+    /// Time left when the message was sent.
+    pub left: Duration,
+    /// `client_deadline`, `gateway_deadline` or `queue_deadline`.
+    pub cause: Cause,
+}
+
+/// A request to execute an attempt.
+#[derive(Clone, Debug)]
+pub struct Submit {
+    /// Which attempt. Executed at most once (C-2).
+    pub attempt: AttemptId,
+    /// The worker's life that is meant; another one refuses.
+    pub worker: Incarnation,
+    /// The session's sequence number, ascending.
+    pub number: u64,
+    /// What to continue.
+    pub prompt: Prompt,
+    /// How.
+    pub params: Params,
+    /// The deadlines, each with its time left. The worker enforces them again, in the queue, in prefill and in decode (C-22).
+    pub deadlines: Vec<DeadlineLeft>,
+}
+
+/// From gateway to worker.
+#[derive(Clone, Debug)]
+pub enum Down {
+    /// Execute an attempt.
+    Submit(Box<Submit>),
+    /// End an attempt (C-8): idempotent, valid in every state and before its submit.
+    Cancel {
+        /// Which attempt.
+        attempt: AttemptId,
+        /// Why.
+        cause: Cause,
+        /// How long ago abandonment was first observed when this was sent.
+        observed_ago: Duration,
+    },
+    /// Ask for one consistent cut of account and runs; with the blocks if `blocks`.
+    Ask {
+        /// Chosen by the asker; comes back with the answer.
+        ask: u64,
+        /// Whether every block is to be listed.
+        blocks: bool,
+    },
+}
+
+/// A token's log-probability and its alternatives.
+#[derive(Clone, PartialEq, Debug)]
+pub struct TokenLogprob {
+    /// The token.
+    pub token: u32,
+    /// Its bytes, which may be an incomplete UTF-8 sequence.
+    pub bytes: Vec<u8>,
+    /// Natural logarithm of its probability.
+    pub logprob: f32,
+    /// Alternatives, best first: token, bytes, log-probability.
+    pub top: Vec<(u32, Vec<u8>, f32)>,
+}
+
+/// What a step added to one sequence.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Delta {
+    /// Which attempt.
+    pub attempt: AttemptId,
+    /// Which of its sequences, from 0.
+    pub sequence: u32,
+    /// Text that is safe to show: complete characters, no part of a stop string.
+    pub text: String,
+    /// The tokens behind it; may be non-empty while `text` is still held back.
+    pub tokens: Vec<u32>,
+    /// One entry a token where log-probabilities were asked for.
+    pub logprobs: Vec<TokenLogprob>,
+    /// `stop` or `length` when the sequence came to its own end.
+    pub finish: Option<Cause>,
+}
+
+/// Token counts of an attempt, final when it has ended.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Usage {
+    /// Tokens of the prompt.
+    pub prompt: u32,
+    /// Of them, tokens whose K and V came from the prefix index.
+    pub cached_prompt: u32,
+    /// Tokens generated and handed on, over all sequences.
+    pub generated: u32,
+}
+
+/// What a worker states when an attempt owns nothing any more.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Receipt {
+    /// Blocks still held: always 0, stated so that it can be checked.
+    pub blocks_held: u32,
+    /// Most blocks it held at once.
+    pub blocks_peak: u32,
+    /// Blocks it shared with others at some time.
+    pub blocks_shared: u32,
+    /// Steps that held rows of it.
+    pub steps: u32,
+    /// The step whose fence was the last to complete.
+    pub fence: StepId,
+}
+
+/// From worker to gateway.
+#[derive(Clone, Debug)]
+pub enum Up {
+    /// The attempt is taken on and tokenised.
+    Accepted {
+        /// Which attempt.
+        attempt: AttemptId,
+        /// Tokens of its prompt.
+        prompt_tokens: u32,
+    },
+    /// All tokens of one step for this gateway.
+    Step {
+        /// Which step.
+        step: StepId,
+        /// One entry a sequence that advanced.
+        deltas: Vec<Delta>,
+    },
+    /// A cancel was applied, or came too late.
+    CancelAcknowledged {
+        /// Which attempt.
+        attempt: AttemptId,
+        /// What ends the attempt: the cancel's own cause, or what was there before it. `None` for an attempt that was not known: it
+        /// leaves a tombstone (C-11).
+        won: Option<Cause>,
+    },
+    /// The attempt's end is decided; nothing more will be generated for it.
+    Ended {
+        /// Which attempt.
+        attempt: AttemptId,
+        /// How.
+        outcome: Outcome,
+        /// Its counts.
+        usage: Usage,
+    },
+    /// The attempt owns no block and no per-run state of it is left. Once an attempt (C-20).
+    Released {
+        /// Which attempt.
+        attempt: AttemptId,
+        /// What it used.
+        receipt: Receipt,
+    },
+    /// The answer to an `Ask`.
+    Answer {
+        /// The asker's number.
+        ask: u64,
+        /// The cut.
+        snapshot: Box<Snapshot>,
+    },
+}
+
+/// One consistent cut of a worker: C-15's account and its runs.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Snapshot {
+    /// The newest step that was submitted.
+    pub step: StepId,
+    /// Positions a block.
+    pub block_tokens: u32,
+    /// Blocks in the pool.
+    pub total: u32,
+    /// Handed out to nobody, in no step, in no index.
+    pub free: u32,
+    /// With at least one owner.
+    pub active: u32,
+    /// Of `active`: those whose attempt no gateway claims.
+    pub orphaned: u32,
+    /// Held by the prefix index alone.
+    pub cached: u32,
+    /// Without an owner, waiting for a fence.
+    pub draining: u32,
+    /// Behind a fence that can never complete.
+    pub quarantined: u32,
+    /// Attempts waiting (tokenising, queued or preempted).
+    pub queued: u32,
+    /// Attempts computing.
+    pub running: u32,
+    /// Attempts ended and not yet released.
+    pub stopping: u32,
+    /// Releases refused because of an old generation.
+    pub stale_releases: u64,
+    /// Releases refused because the owner was not listed.
+    pub foreign_releases: u64,
+    /// Fence messages that named no open step.
+    pub late_completions: u64,
+    /// Bytes reserved for the pool.
+    pub reserved_bytes: u64,
+    /// Attempts remembered as cancelled before their submit.
+    pub tombstones: u32,
+    /// Live attempts and how they stand.
+    pub attempts: Vec<AttemptCut>,
+    /// Every block, where asked for.
+    pub blocks: Vec<BlockCut>,
+}
+
+impl Snapshot {
+    /// Whether free + active + cached + draining + quarantined = total.
+    // contract: C-15
+    pub fn is_conserved(&self) -> bool {
+        let sum = [self.free, self.active, self.cached, self.draining, self.quarantined];
+        sum.iter().map(|x| u64::from(*x)).sum::<u64>() == u64::from(self.total)
+    }
+}
+
+/// A live attempt in a cut.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct AttemptCut {
+    /// Which attempt.
+    pub attempt: AttemptId,
+    /// The API's word for its state.
+    pub state: &'static str,
+    /// Blocks it holds now.
+    pub blocks: u32,
+}
+
+/// A block in a cut.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct BlockCut {
+    /// Index in the pool.
+    pub block: u32,
+    /// Hand-out counter.
+    pub generation: u64,
+    /// `free`, `active`, `cached`, `draining` or `quarantined`.
+    pub state: &'static str,
+    /// Attempts that hold it.
+    pub owners: Vec<AttemptId>,
+    /// Newest step that may still touch it.
+    pub fence: Option<StepId>,
+}
+
+/// What a worker says of its model when a gateway meets it.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct ModelInfo {
+    /// The model's name on the API.
+    pub id: Arc<str>,
+    /// Positions a sequence may have.
+    pub context: u32,
+    /// The worker's cap on generated tokens a sequence where the caller names none.
+    pub default_max_tokens: u32,
+    /// Unix seconds when it was loaded.
+    pub created: u64,
+}

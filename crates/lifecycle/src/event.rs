@@ -1,0 +1,174 @@
+//! Journal records: one small typed record for each thing that happened. Every view (metrics, timelines, verdicts) folds these.
+//!
+//! The cores emit them; shells stamp and forward them; nothing else counts.
+
+use std::sync::Arc;
+
+use crate::message::Receipt;
+use crate::{Cause, Delivery, Outcome, Phase, RunKey, StepId, Time};
+
+/// One line of the journal.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Record {
+    /// When, on this process's clock.
+    pub at: Time,
+    /// Whose run; `None` for what concerns the worker as a whole.
+    pub run: Option<RunKey>,
+    /// Which attempt, from 1; 0 where none exists yet.
+    pub attempt: u32,
+    /// What happened.
+    pub event: Event,
+}
+
+/// What can happen.
+#[derive(Clone, PartialEq, Debug)]
+pub enum Event {
+    // --- the gateway's side ---
+    /// A run was accepted at the front door.
+    Accepted {
+        /// The model asked for.
+        model: Arc<str>,
+        /// Answers asked for.
+        n: u32,
+        /// Whether the caller reads a stream.
+        stream: bool,
+    },
+    /// The submit was sent to a worker.
+    Dispatched,
+    /// Somebody no longer wants the run: a disconnect, a cancel by name, a deadline, a shutdown. Seen at the gateway.
+    AbandonmentObserved {
+        /// Why.
+        cause: Cause,
+    },
+    /// A cancel was sent to the worker; more than once if it is repeated.
+    CancelSent {
+        /// Why.
+        cause: Cause,
+        /// 1 for the first.
+        count: u32,
+    },
+    /// The worker acknowledged the cancel.
+    CancelAcknowledged,
+    /// Tokens were handed to the caller's connection.
+    Delivered {
+        /// How many.
+        tokens: u32,
+    },
+    /// The caller's answer is over, one way or another.
+    DeliveryEnded {
+        /// What was sent.
+        delivery: Delivery,
+    },
+    /// The run's outcome is decided. Once a run.
+    OutcomeSet {
+        /// How it ended.
+        outcome: Outcome,
+    },
+    /// A cause came after another had won.
+    Superseded {
+        /// The late one.
+        cause: Cause,
+        /// The one that had won.
+        won: Cause,
+    },
+    /// The gateway holds nothing of the run but its record. Once a run.
+    Settled {
+        /// Whether the release was acknowledged; false for a void or a run that never reached a worker's blocks is still true.
+        proven: bool,
+    },
+    // --- the worker's side ---
+    /// The attempt waits to be scheduled.
+    Queued {
+        /// Tokens of its prompt.
+        prompt_tokens: u32,
+    },
+    /// Blocks were taken for the attempt.
+    BlocksAllocated {
+        /// Blocks it holds now.
+        held: u32,
+        /// Prompt tokens whose blocks came from the prefix index with this.
+        cached_tokens: u32,
+        /// Blocks shared with others that came with this.
+        shared: u32,
+    },
+    /// Its first prompt chunk went into a step.
+    PrefillStart,
+    /// A step computed rows of the attempt to the end.
+    Computed {
+        /// The step.
+        step: StepId,
+        /// Prompt tokens (or recomputed tokens) in it.
+        prompt_tokens: u32,
+        /// Tokens that were generated and count as the answer.
+        generated: u32,
+        /// Tokens that were generated and thrown away, because the attempt or the sequence had ended meanwhile.
+        discarded: u32,
+    },
+    /// A step dropped rows of the attempt.
+    RowsDropped {
+        /// The step.
+        step: StepId,
+        /// Layers computed in vain; 0 if none.
+        layers: u32,
+    },
+    /// The first token of the attempt is there.
+    FirstToken,
+    /// Its blocks were taken away to make room; it will be recomputed.
+    Preempted,
+    /// A cancel arrived at the worker.
+    CancelReceived {
+        /// Why.
+        cause: Cause,
+    },
+    /// The engine made the attempt non-runnable because of a cancel or a deadline.
+    CancelApplied {
+        /// Why.
+        cause: Cause,
+        /// Where the attempt was.
+        phase: Phase,
+    },
+    /// A cancel came for an attempt that is not known (C-11).
+    Tombstoned {
+        /// Why.
+        cause: Cause,
+    },
+    /// The worker decided how the attempt ends.
+    AttemptEnded {
+        /// How.
+        outcome: Outcome,
+    },
+    /// The last step that held rows of the ended attempt is over.
+    FenceCompleted {
+        /// That step.
+        step: StepId,
+    },
+    /// The attempt owns nothing any more. Once an attempt (C-20).
+    Released {
+        /// What it used.
+        receipt: Receipt,
+    },
+    /// The attempt's worker is lost: nobody can say "released" (C-20).
+    Void,
+    // --- the worker as a whole ---
+    /// A step's fence completed.
+    StepDone {
+        /// The step.
+        step: StepId,
+        /// Rows in its plan.
+        rows: u32,
+        /// Rows that were dropped.
+        dropped: u32,
+    },
+    /// A step failed.
+    DeviceFailed {
+        /// The step.
+        step: StepId,
+        /// Blocks that had to be quarantined.
+        quarantined: u32,
+    },
+    /// A typed defect: something impossible was asked for and refused. Never expected.
+    Defect {
+        /// What, for a person.
+        what: &'static str,
+    },
+}

@@ -85,6 +85,9 @@ pub enum Down {
         attempt: AttemptId,
         /// Why.
         cause: Cause,
+        /// The number of the attempt's `Submit`. At or below the worker's mark, an attempt that is not known was released long ago and
+        /// needs no tombstone; above it, the submit is still to come.
+        number: u64,
         /// How long ago abandonment was first observed when this was sent.
         observed_ago: Duration,
     },

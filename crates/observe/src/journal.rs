@@ -20,6 +20,10 @@ use crate::view::{RunState, RunView};
 /// Live runs are never forgotten below this many times `Limits::runs`.
 const HARD_LIMIT_FACTOR: usize = 8;
 
+/// Runs forgotten at most when one is opened: more than one, so that a crowd of live runs shrinks back to the limit, and few, so that no
+/// record takes long.
+const FORGET_PER_OPEN: usize = 2;
+
 /// How much is remembered.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Limits {
@@ -51,8 +55,8 @@ struct State {
     runs: HashMap<RunKey, Run>,
     /// Runs in order of acceptance.
     order: BTreeMap<u64, RunKey>,
-    /// Runs in order of settling, by their place in `order`.
-    settled: VecDeque<u64>,
+    /// Runs that are over, by their place in `order`, in the order in which they came to be.
+    over: VecDeque<u64>,
     next_seq: u64,
     totals: Totals,
 }
@@ -107,9 +111,16 @@ impl Journal {
         Some(RunPage { object: "list", data: found.iter().map(RunView::of).collect(), has_more })
     }
 
-    /// The metrics page (`text/plain; version=0.0.4`): the journal's totals as one cut, and the worker's account as the scrape brings it.
+    /// The metrics page (`text/plain; version=0.0.4`): the journal's totals as one cut, and the worker's account as the scrape brings it. An
+    /// account that does not add up is shown as it is and counted as a defect.
+    // contract: C-15
     pub fn metrics(&self, scrape: &Scrape<'_>) -> String {
-        let totals = self.lock().totals.clone();
+        let mut state = self.lock();
+        if scrape.snapshot.is_some_and(|s| !s.is_conserved()) {
+            state.totals.defect(Defect::NotConserved);
+        }
+        let totals = state.totals.clone();
+        drop(state);
         totals.expose(scrape)
     }
 
@@ -171,20 +182,22 @@ impl State {
             self.open(key, record, limits);
         }
         let Some(run) = self.runs.get_mut(key) else { return };
-        let (state, awaits, settled) = (run.state(), run.awaits_acknowledgement(), run.stamps.settled.is_some());
+        let (state, awaits, over) = (run.state(), run.awaits_acknowledgement(), run.is_over());
         run.fold(record, &mut self.totals);
         let totals = &mut self.totals;
         totals.runs[state as usize] -= 1;
         totals.runs[run.state() as usize] += 1;
         totals.unacknowledged = totals.unacknowledged - u64::from(awaits) + u64::from(run.awaits_acknowledgement());
-        if !settled && run.stamps.settled.is_some() {
-            self.settled.push_back(run.seq);
+        if !over && run.is_over() {
+            self.over.push_back(run.seq);
         }
     }
 
     fn open(&mut self, key: &RunKey, record: &Record, limits: Limits) {
-        if self.runs.len() >= limits.runs.max(1) {
-            self.forget_one(limits);
+        for _ in 0..FORGET_PER_OPEN {
+            if self.runs.len() >= limits.runs.max(1) {
+                self.forget_one(limits);
+            }
         }
         let seq = self.next_seq;
         self.next_seq += 1;
@@ -195,7 +208,7 @@ impl State {
 
     /// Forgets the run that settled first; a live one only beyond the hard limit, where the oldest goes and is counted.
     fn forget_one(&mut self, limits: Limits) {
-        let seq = match self.settled.pop_front() {
+        let seq = match self.over.pop_front() {
             Some(seq) => seq,
             None if self.runs.len() >= limits.runs.max(1).saturating_mul(HARD_LIMIT_FACTOR) => {
                 self.totals.forgotten += 1;

@@ -169,7 +169,7 @@ impl Totals {
         self.expose_runs(&mut text);
         self.expose_work(&mut text);
         self.expose_cancels(&mut text);
-        self.expose_defects(&mut text, scrape.snapshot);
+        self.expose_defects(&mut text);
         text.finish()
     }
 
@@ -245,12 +245,10 @@ impl Totals {
         }
     }
 
-    fn expose_defects(&self, text: &mut Text, snapshot: Option<&Snapshot>) {
+    fn expose_defects(&self, text: &mut Text) {
         let mut f = text.counter("kvit_defects_total", "Things that must not happen and did. Expected to stay 0.");
-        let broken = u64::from(snapshot.is_some_and(|s| !s.is_conserved()));
-        for (at, word) in Defect::WORDS.iter().enumerate() {
-            let extra = if at == Defect::NotConserved as usize { broken } else { 0 };
-            f.sample(&[("kind", word)], self.defects[at] + extra);
+        for (word, count) in Defect::WORDS.iter().zip(self.defects) {
+            f.sample(&[("kind", word)], count);
         }
         text.counter("kvit_journal_forgotten_runs_total", "Live runs whose record was dropped at the journal's hard limit.")
             .sample(&[], self.forgotten);

@@ -8,34 +8,12 @@
 use std::sync::Arc;
 
 use lifecycle::event::{Event, Record};
-use lifecycle::{Cause, Delivery, Guarantee, Outcome, OutcomeKind, Phase, RunKey, StepId, Time};
+use lifecycle::{Cause, Delivery, Guarantee, Milestone, Milestones, Outcome, OutcomeKind, Phase, RunKey, StepId, Time, WasteMeter};
 
 use crate::metrics::{Defect, Totals};
-use crate::view::{BlocksView, RunState, StepsView, TokensView};
+use crate::view::{BlocksView, RunState};
 
 mod worker;
-
-/// When things happened to a run. The first time counts, except for `last_compute`.
-#[derive(Clone, Copy, Default, Debug)]
-pub(crate) struct Stamps {
-    pub accepted: Option<Time>,
-    pub queued: Option<Time>,
-    pub blocks_allocated: Option<Time>,
-    pub prefill_start: Option<Time>,
-    pub first_token: Option<Time>,
-    pub deadline_fired: Option<Time>,
-    pub disconnect_observed: Option<Time>,
-    pub cancel_sent: Option<Time>,
-    pub cancel_received: Option<Time>,
-    pub cancel_applied: Option<Time>,
-    pub cancel_acknowledged: Option<Time>,
-    pub last_compute: Option<Time>,
-    pub fence_completed: Option<Time>,
-    pub released: Option<Time>,
-    pub settled: Option<Time>,
-    /// Abandonment as the gateway first observed it, for whatever cause.
-    pub observed: Option<Time>,
-}
 
 /// How far an attempt has come.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -67,7 +45,9 @@ pub(crate) struct Run {
     /// The first record's time: the base of all times where the front door is in another process.
     pub opened: Time,
     pub model: Option<Arc<str>>,
-    pub stamps: Stamps,
+    pub stamps: Milestones,
+    /// Abandonment as the gateway first observed it, for whatever cause.
+    pub observed: Option<Time>,
     /// In order of their numbers; a gateway bounds how often it dispatches again.
     attempts: Vec<AttemptFold>,
     pub outcome: Option<Outcome>,
@@ -76,13 +56,17 @@ pub(crate) struct Run {
     proven: bool,
     /// First observation of abandonment anywhere, and its cause.
     abandoned: Option<(Time, Cause)>,
-    pub phase_at_disconnect: Option<Phase>,
-    pub tokens: TokensView,
-    pub steps: StepsView,
+    /// What was computed, and for whom.
+    pub meter: WasteMeter,
+    /// Tokens of the prompt.
+    pub prompt: u64,
+    /// Of them, those from the prefix index.
+    pub cached_prompt: u64,
     pub blocks: BlocksView,
     pub superseded: Vec<Cause>,
-    prompt_computed: u64,
     preempted_once: bool,
+    /// A step that dropped rows, not counted yet: other rows of the run may have been computed in it.
+    dropped: Option<StepId>,
     last_step: Option<StepId>,
     last_token: Option<Time>,
 }
@@ -94,19 +78,20 @@ impl Run {
             seq,
             opened,
             model: None,
-            stamps: Stamps::default(),
+            stamps: Milestones::default(),
+            observed: None,
             attempts: Vec::with_capacity(1),
             outcome: None,
             delivery_ended: None,
             proven: false,
             abandoned: None,
-            phase_at_disconnect: None,
-            tokens: TokensView::default(),
-            steps: StepsView::default(),
+            meter: WasteMeter::default(),
+            prompt: 0,
+            cached_prompt: 0,
             blocks: BlocksView::default(),
             superseded: Vec::new(),
-            prompt_computed: 0,
             preempted_once: false,
+            dropped: None,
             last_step: None,
             last_token: None,
         }
@@ -127,8 +112,8 @@ impl Run {
 
     pub(crate) fn state(&self) -> RunState {
         // A worker without a gateway in its process never learns the outcome: there the attempt's end is all there is.
-        let decided = self.outcome.is_some() || (self.stamps.accepted.is_none() && self.current().is_some_and(|a| a.ended.is_some()));
-        if self.stamps.settled.is_some() || (decided && self.is_idle()) {
+        let decided = self.outcome.is_some() || (!self.has(Milestone::Accepted) && self.current().is_some_and(|a| a.ended.is_some()));
+        if self.is_settled() || (decided && self.is_idle()) {
             return RunState::Ended;
         }
         let Some(attempt) = self.current() else { return RunState::Queued };
@@ -144,14 +129,14 @@ impl Run {
     }
 
     pub(crate) fn delivery(&self) -> Delivery {
-        let so_far = if self.tokens.delivered > 0 { Delivery::Partial } else { Delivery::None };
+        let so_far = if self.meter.waste().delivered > 0 { Delivery::Partial } else { Delivery::None };
         self.delivery_ended.unwrap_or(so_far)
     }
 
     pub(crate) fn guarantee(&self) -> Option<Guarantee> {
         if self.is_released() {
             Some(Guarantee::Confirmed)
-        } else if self.stamps.settled.is_some() || self.current().is_some_and(|a| a.void) {
+        } else if self.is_settled() || self.current().is_some_and(|a| a.void) {
             Some(Guarantee::BestEffort)
         } else {
             None
@@ -160,18 +145,20 @@ impl Run {
 
     /// Whether nothing more is to be told of it but late news, so that it may be forgotten.
     pub(crate) fn is_over(&self) -> bool {
-        self.stamps.settled.is_some() || (self.stamps.accepted.is_none() && self.state() == RunState::Ended)
+        self.is_settled() || (!self.has(Milestone::Accepted) && self.state() == RunState::Ended)
     }
 
     /// Whether a cancel was sent whose effect nobody has confirmed yet.
     pub(crate) fn awaits_acknowledgement(&self) -> bool {
-        let s = &self.stamps;
-        s.cancel_sent.is_some() && s.cancel_acknowledged.is_none() && s.settled.is_none() && !self.is_idle()
+        self.has(Milestone::CancelSent) && !self.has(Milestone::CancelAcknowledged) && !self.is_settled() && !self.is_idle()
     }
 
-    /// Whether it computed something and nothing of it was ever delivered.
-    fn is_zero_delivery(&self) -> bool {
-        self.steps.total > 0 && self.tokens.delivered == 0
+    pub(crate) fn is_settled(&self) -> bool {
+        self.has(Milestone::Settled)
+    }
+
+    fn has(&self, milestone: Milestone) -> bool {
+        self.stamps.get(milestone).is_some()
     }
 
     /// Folds one record.
@@ -189,8 +176,8 @@ impl Run {
         }
         let fresh = AttemptFold { number, progress: Progress::Queued, stopping: false, ended: None, released: false, void: false };
         let place = self.attempts.partition_point(|a| a.number < number);
-        if place == self.attempts.len() {
-            (self.stamps.released, self.stamps.fence_completed) = (None, None);
+        if place == self.attempts.len() && place > 0 {
+            self.stamps = unreleased(&self.stamps);
         }
         self.attempts.insert(place, fresh);
     }
@@ -198,26 +185,28 @@ impl Run {
     fn fold_gateway(&mut self, record: &Record, totals: &mut Totals) {
         let at = record.at;
         match &record.event {
-            Event::Accepted { model, .. } => match self.stamps.accepted {
-                Some(_) => totals.defect(Defect::AcceptedTwice),
-                None => (self.stamps.accepted, self.model) = (Some(at), Some(model.clone())),
-            },
+            Event::Accepted { model, .. } => {
+                if !self.stamps.mark(Milestone::Accepted, at) {
+                    return totals.defect(Defect::AcceptedTwice);
+                }
+                self.model = Some(model.clone());
+            }
             Event::AbandonmentObserved { cause } => {
-                self.stamps.observed.get_or_insert(at);
-                self.abandon(at, *cause);
+                self.observed.get_or_insert(at);
+                self.abandon(at, *cause, self.phase());
             }
             Event::CancelSent { count, .. } => {
-                self.stamps.cancel_sent.get_or_insert(at);
+                self.stamps.mark(Milestone::CancelSent, at);
                 self.mark_stopping(record.attempt);
                 totals.cancels_sent += 1;
                 totals.cancels_repeated += u64::from(*count > 1);
             }
             Event::CancelAcknowledged => {
-                self.stamps.cancel_acknowledged.get_or_insert(at);
+                self.stamps.mark(Milestone::CancelAcknowledged, at);
             }
             Event::Delivered { tokens } => {
-                self.tokens.delivered += u64::from(*tokens);
-                totals.delivered += u64::from(*tokens);
+                self.meter.deliver(*tokens);
+                totals.work.delivered += u64::from(*tokens);
                 if self.delivery_ended.is_some() {
                     totals.defect(Defect::DeliveredAfterEnd);
                 }
@@ -233,20 +222,19 @@ impl Run {
                     totals.outcome(outcome.cause);
                 }
             },
-            Event::Superseded { cause, .. } => {
-                if !self.superseded.contains(cause) {
-                    self.superseded.push(*cause);
-                }
+            // The engine and the gateway may both say that a cause lost: it lost once.
+            Event::Superseded { cause, .. } if !self.superseded.contains(cause) => {
+                self.superseded.push(*cause);
                 totals.superseded(*cause);
             }
-            Event::Settled { proven } => match self.stamps.settled {
-                Some(_) => totals.defect(Defect::SettledTwice),
-                None => {
-                    (self.stamps.settled, self.proven) = (Some(at), *proven);
-                    totals.settled += 1;
-                    totals.zero_delivery_runs += u64::from(self.is_zero_delivery());
+            Event::Settled { proven } => {
+                if !self.stamps.mark(Milestone::Settled, at) {
+                    return totals.defect(Defect::SettledTwice);
                 }
-            },
+                self.proven = *proven;
+                totals.settled += 1;
+                totals.zero_delivery_runs += u64::from(self.meter.waste().is_zero_delivery());
+            }
             _ => {}
         }
     }
@@ -267,25 +255,37 @@ impl Run {
         }
     }
 
-    /// Notes the first observation of abandonment: from here on, what is computed is waste.
-    fn abandon(&mut self, at: Time, cause: Cause) {
-        let s = &mut self.stamps;
-        let stamp = if cause.outcome() == OutcomeKind::Expired { &mut s.deadline_fired } else { &mut s.disconnect_observed };
-        stamp.get_or_insert(at);
-        if self.abandoned.is_none() {
+    /// Notes an observation of abandonment. From the first one on, what is computed is waste.
+    fn abandon(&mut self, at: Time, cause: Cause, phase: Phase) {
+        let expired = cause.outcome() == OutcomeKind::Expired;
+        self.stamps.mark(if expired { Milestone::DeadlineFired } else { Milestone::DisconnectObserved }, at);
+        if self.meter.abandon(phase) {
             self.abandoned = Some((at, cause));
-            self.phase_at_disconnect = Some(self.phase());
         }
     }
 
     /// Where the run is now, in the words of C-24.
     fn phase(&self) -> Phase {
-        let prompt_left = self.prompt_computed + self.tokens.cached_prompt < self.tokens.prompt;
-        match self.stamps {
-            Stamps { first_token: Some(_), .. } => Phase::Decode,
-            Stamps { prefill_start: None, .. } => Phase::Queued,
-            _ if prompt_left => Phase::Prefill,
-            _ => Phase::BeforeFirstToken,
+        let prompt_left = self.meter.waste().prompt + self.cached_prompt < self.prompt;
+        if self.has(Milestone::FirstToken) {
+            Phase::Decode
+        } else if !self.has(Milestone::PrefillStart) {
+            Phase::Queued
+        } else if prompt_left {
+            Phase::Prefill
+        } else {
+            Phase::BeforeFirstToken
         }
     }
+}
+
+/// The same stamps without those that say that a former attempt was released.
+fn unreleased(stamps: &Milestones) -> Milestones {
+    let mut kept = Milestones::default();
+    for (milestone, at) in stamps.iter() {
+        if let (Some(at), false) = (at, matches!(milestone, Milestone::FenceCompleted | Milestone::Released)) {
+            kept.mark(milestone, at);
+        }
+    }
+    kept
 }

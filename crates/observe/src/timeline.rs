@@ -6,31 +6,13 @@
 
 use std::fmt::Write;
 
+use lifecycle::Milestone;
 use serde_json::Value;
 
 /// Narrowest and widest page that is drawn, in columns.
 const WIDTH: (usize, usize) = (76, 200);
 /// Columns left of the drawing: time, time since abandonment, the milestone's name, and a space after each.
 const MARGIN: usize = 11 + 1 + 9 + 1 + 19 + 1;
-/// The milestones in the order of C-24, for those that fall on the same microsecond.
-const MILESTONES: [&str; 15] = [
-    "accepted",
-    "queued",
-    "blocks_allocated",
-    "prefill_start",
-    "first_token",
-    "deadline_fired",
-    "disconnect_observed",
-    "cancel_sent",
-    "cancel_received",
-    "cancel_applied",
-    "cancel_acknowledged",
-    "last_compute",
-    "fence_completed",
-    "released",
-    "settled",
-];
-
 #[derive(Clone, Copy)]
 enum Ink {
     Bold,
@@ -86,7 +68,8 @@ impl Page<'_> {
     }
 
     fn milestones(&mut self) {
-        let mut stamps: Vec<(f64, &str)> = MILESTONES.iter().filter_map(|name| Some((self.stamp(name)?, *name))).collect();
+        // A stable sort: what falls on the same microsecond stays in the contract's order.
+        let mut stamps: Vec<(f64, &str)> = Milestone::ALL.iter().filter_map(|m| Some((self.stamp(m.as_str())?, m.as_str()))).collect();
         stamps.sort_by(|a, b| a.0.total_cmp(&b.0));
         let Some(&(end, _)) = stamps.last() else {
             self.line(format_args!("\nno milestones"));

@@ -7,7 +7,7 @@
 
 use lifecycle::event::{Event, Record};
 use lifecycle::message::Receipt;
-use lifecycle::{Cause, OutcomeKind, Phase, StepId};
+use lifecycle::{Cause, Milestone, OutcomeKind, Phase, StepId, StepWork};
 
 use super::{Progress, Run};
 use crate::metrics::{Defect, Totals};
@@ -17,25 +17,23 @@ impl Run {
         let at = record.at;
         match &record.event {
             Event::Queued { prompt_tokens } => {
-                self.stamps.queued.get_or_insert(at);
-                self.tokens.prompt = u64::from(*prompt_tokens);
+                self.stamps.mark(Milestone::Queued, at);
+                self.prompt = u64::from(*prompt_tokens);
             }
             Event::BlocksAllocated { held, cached_tokens, shared } => self.allocated(record, (*held, *cached_tokens, *shared), totals),
             Event::PrefillStart => {
-                if self.stamps.prefill_start.is_none() {
-                    self.stamps.prefill_start = Some(at);
-                    totals.queue.observe(at.since(self.stamps.queued.unwrap_or(self.opened)));
+                if self.stamps.mark(Milestone::PrefillStart, at) {
+                    totals.queue.observe(at.since(self.stamps.get(Milestone::Queued).unwrap_or(self.opened)));
                 }
                 self.progress(record.attempt, Progress::Prefilling);
             }
             Event::Computed { step, prompt_tokens, generated, discarded } => {
                 self.computed(record, *step, (*prompt_tokens, *generated, *discarded), totals);
             }
-            Event::RowsDropped { step, layers } if *layers > 0 => self.took_step(record, *step, totals),
+            Event::RowsDropped { step, layers } if *layers > 0 => self.rows_dropped(record, *step, totals),
             Event::FirstToken => {
-                if self.stamps.first_token.is_none() {
-                    self.stamps.first_token = Some(at);
-                    totals.first_token.observe(at.since(self.stamps.accepted.unwrap_or(self.opened)));
+                if self.stamps.mark(Milestone::FirstToken, at) {
+                    totals.first_token.observe(at.since(self.stamps.get(Milestone::Accepted).unwrap_or(self.opened)));
                 }
                 self.progress(record.attempt, Progress::Decoding);
             }
@@ -46,9 +44,9 @@ impl Run {
                 self.progress(record.attempt, Progress::Preempted);
             }
             Event::CancelReceived { cause } => {
-                self.stamps.cancel_received.get_or_insert(at);
+                self.stamps.mark(Milestone::CancelReceived, at);
                 self.mark_stopping(record.attempt);
-                self.abandon(at, *cause);
+                self.abandon(at, *cause, self.phase());
             }
             Event::CancelApplied { cause, phase } => self.cancel_applied(record, *cause, *phase, totals),
             Event::AttemptEnded { outcome } => {
@@ -60,7 +58,8 @@ impl Run {
                 }
             }
             Event::FenceCompleted { .. } => {
-                self.stamps.fence_completed.get_or_insert(at);
+                self.count_dropped(None, totals);
+                self.stamps.mark(Milestone::FenceCompleted, at);
             }
             Event::Released { receipt } => self.released(record, receipt, totals),
             Event::Void => {
@@ -73,38 +72,29 @@ impl Run {
     }
 
     fn allocated(&mut self, record: &Record, (held, cached, shared): (u32, u32, u32), totals: &mut Totals) {
-        self.stamps.blocks_allocated.get_or_insert(record.at);
+        self.stamps.mark(Milestone::BlocksAllocated, record.at);
         self.blocks.held = held;
         self.blocks.peak = self.blocks.peak.max(held);
         self.blocks.shared = self.blocks.shared.saturating_add(shared);
         // After a preemption the index mostly gives back the run's own work: that saves time, but is no cached prompt. Nor is a prompt
         // that n sequences share cached more than once.
         if !self.preempted_once {
-            let fresh = u64::from(cached).min(self.tokens.prompt.saturating_sub(self.tokens.cached_prompt));
-            self.tokens.cached_prompt += fresh;
+            let fresh = u64::from(cached).min(self.prompt.saturating_sub(self.cached_prompt));
+            self.cached_prompt += fresh;
             totals.prefix_cached += fresh;
         }
         self.check_unreleased(record.attempt, totals);
     }
 
     fn computed(&mut self, record: &Record, step: StepId, (prompt, generated, discarded): (u32, u32, u32), totals: &mut Totals) {
-        let (prompt, generated, discarded) = (u64::from(prompt), u64::from(generated), u64::from(discarded));
         self.check_unreleased(record.attempt, totals);
-        self.took_step(record, step, totals);
-        self.prompt_computed += prompt;
-        self.tokens.generated += generated;
-        totals.prompt_computed += prompt;
-        totals.generated += generated;
-        if self.is_waste(record.attempt) {
-            let phase = self.phase_at_disconnect.unwrap_or(Phase::Queued);
-            self.tokens.after_disconnect += generated + discarded;
-            self.tokens.prompt_computed_after_disconnect += prompt;
-            totals.after_disconnect(phase, generated + discarded);
-            totals.prompt_after_disconnect += prompt;
-        } else {
-            self.tokens.overrun += discarded;
-            totals.overrun += discarded;
-        }
+        self.count_dropped(Some(step), totals);
+        // What was thrown away because of the attempt's own end was not computed for somebody who had left, even if he has left since.
+        let own_end = self.attempt_mut(record.attempt).is_some_and(|a| a.ended == Some(OutcomeKind::Completed));
+        let overrun = if own_end || self.abandoned.is_none() { discarded } else { 0 };
+        self.work(StepWork { generated: generated.saturating_add(discarded), prompt, overrun }, totals);
+        self.stamps.mark(Milestone::LastCompute, record.at);
+        self.last_step = Some(step);
         if generated > 0 {
             if let Some(last) = self.last_token.replace(record.at) {
                 totals.inter_token.observe(record.at.since(last));
@@ -115,38 +105,36 @@ impl Run {
         }
     }
 
-    /// Whether what an attempt computes now is computed for somebody who has left. Its own end comes first: what is thrown away because of
-    /// that is overrun.
-    fn is_waste(&self, number: u32) -> bool {
-        let own_end = self.attempts.iter().any(|a| a.number == number && a.ended == Some(OutcomeKind::Completed));
-        self.abandoned.is_some() && !own_end
+    /// A step that computed some layers of dropped rows computed in vain. It is counted when it is clear that no other row of the run was
+    /// computed in it to the end, so that it is counted once in whatever order its records come.
+    fn rows_dropped(&mut self, record: &Record, step: StepId, totals: &mut Totals) {
+        self.count_dropped(Some(step), totals);
+        self.stamps.mark(Milestone::LastCompute, record.at);
+        if self.last_step != Some(step) {
+            self.dropped = Some(step);
+        }
     }
 
-    /// Counts a step once, however many records of it come (n sequences: some rows computed, some dropped).
-    fn took_step(&mut self, record: &Record, step: StepId, totals: &mut Totals) {
-        self.stamps.last_compute = Some(record.at);
-        if self.last_step.is_some_and(|last| step <= last) {
-            return;
+    fn count_dropped(&mut self, but_not: Option<StepId>, totals: &mut Totals) {
+        if self.dropped.take().is_some_and(|step| Some(step) != but_not) {
+            self.work(StepWork::default(), totals);
         }
-        self.last_step = Some(step);
-        self.steps.total += 1;
-        if self.is_waste(record.attempt) {
-            self.steps.after_disconnect += 1;
-            totals.steps_after_disconnect += 1;
-        }
+    }
+
+    /// Meters one step, and lets the totals grow by what the run's own counts grew by.
+    fn work(&mut self, work: StepWork, totals: &mut Totals) {
+        let before = self.meter.waste();
+        self.meter.step(work);
+        totals.grow(&before, &self.meter.waste(), self.meter.abandoned());
     }
 
     fn cancel_applied(&mut self, record: &Record, cause: Cause, phase: Phase, totals: &mut Totals) {
-        let first = self.stamps.cancel_applied.is_none();
-        self.stamps.cancel_applied.get_or_insert(record.at);
+        let first = self.stamps.mark(Milestone::CancelApplied, record.at);
         self.mark_stopping(record.attempt);
         match self.abandoned {
             Some((since, why)) if first => totals.disconnect_to_cancel(why, record.at.since(since)),
             Some(_) => {}
-            None => {
-                self.abandon(record.at, cause);
-                self.phase_at_disconnect = Some(phase);
-            }
+            None => self.abandon(record.at, cause, phase),
         }
     }
 
@@ -159,9 +147,10 @@ impl Run {
             totals.defect(Defect::ReleasedTwice);
             return;
         }
+        self.count_dropped(None, totals);
         totals.released += 1;
         if self.current().is_some_and(|a| a.number == record.attempt) {
-            self.stamps.released = Some(record.at);
+            self.stamps.mark(Milestone::Released, record.at);
             self.blocks.held = receipt.blocks_held;
         }
         self.blocks.peak = self.blocks.peak.max(receipt.blocks_peak);

@@ -105,7 +105,7 @@ fn a_cancelled_run_is_counted_and_timed() {
     let samples = scrape(&journal, Some(&account()));
     let expected = [
         ("kvit_run_outcomes_total{outcome=\"cancelled\",cause=\"client_closed\"}", 1.0),
-        ("kvit_tokens_generated_total", 18.0),
+        ("kvit_tokens_generated_total", 19.0),
         ("kvit_tokens_delivered_total", 18.0),
         ("kvit_tokens_after_disconnect_total{phase=\"decode\"}", 1.0),
         ("kvit_tokens_after_disconnect_total{phase=\"prefill\"}", 0.0),

@@ -48,6 +48,7 @@ fn event() -> impl Strategy<Value = Event> {
         cause().prop_map(|cause| Event::CancelReceived { cause }),
         (cause(), phase()).prop_map(|(cause, phase)| Event::CancelApplied { cause, phase }),
         cause().prop_map(|c| Event::AttemptEnded { outcome: Outcome::of(c) }),
+        step().prop_map(|step| Event::FenceCompleted { step }),
         (0..2_u32).prop_map(|blocks_held| Event::Released { receipt: Receipt { blocks_held, ..Receipt::default() } }),
         Just(Event::Void),
     ];

@@ -1,7 +1,7 @@
 //! A run's view through its life, against the API's shape.
 
 use lifecycle::event::Event;
-use lifecycle::{Cause, Delivery, Outcome, Phase, StepId};
+use lifecycle::{Cause, Delivery, Milestone, Outcome, Phase, StepId};
 use observe::{Journal, RunState, RunView};
 use serde_json::Value;
 
@@ -100,8 +100,8 @@ fn a_stop_found_late_is_overrun_and_no_waste() {
     at(&journal, &key, 3, Event::AbandonmentObserved { cause: Cause::ClientClosed });
     at(&journal, &key, 4, computed(2, 0, 0, 1));
     let run = view(&journal, "r");
-    assert_eq!((run.tokens.generated, run.tokens.overrun, run.tokens.after_disconnect), (1, 1, 0));
-    assert_eq!((run.steps.total, run.steps.after_disconnect), (2, 0));
+    assert_eq!((run.tokens.generated, run.tokens.overrun, run.tokens.after_disconnect), (2, 1, 0));
+    assert_eq!((run.steps.total, run.steps.after_disconnect), (2, 1), "the step was done after the caller had left");
 }
 
 // contract: C-12
@@ -116,12 +116,28 @@ fn what_is_computed_after_the_first_observation_is_waste() {
     at(&journal, &key, 5, computed(2, 16, 0, 0));
     at(&journal, &key, 6, Event::RowsDropped { step: StepId(3), layers: 5 });
     at(&journal, &key, 7, Event::RowsDropped { step: StepId(4), layers: 0 });
+    at(&journal, &key, 8, Event::FenceCompleted { step: StepId(4) });
     let run = view(&journal, "r");
     assert_eq!(run.tokens.prompt_computed_after_disconnect, 16);
     assert_eq!((run.steps.total, run.steps.after_disconnect), (3, 2), "a step without a layer computed nothing");
     assert_eq!(run.phase_at_disconnect, Some("prefill"));
-    assert_eq!(run.milestones.deadline_fired, Some(0.004));
-    assert_eq!(run.milestones.last_compute, Some(0.006));
+    assert_eq!(run.milestones.ms(Milestone::DeadlineFired), Some(0.004));
+    assert_eq!(run.milestones.ms(Milestone::LastCompute), Some(0.006));
+}
+
+// contract: C-31
+#[test]
+fn a_step_that_computed_some_sequences_and_dropped_others_is_one_step() {
+    let (journal, key) = (journal(), key("r"));
+    let dropped = |step| Event::RowsDropped { step: StepId(step), layers: 2 };
+    at(&journal, &key, 0, Event::Queued { prompt_tokens: 4 });
+    for event in
+        [dropped(1), computed(1, 0, 1, 0), computed(2, 0, 1, 0), dropped(2), dropped(3), dropped(3), computed(4, 0, 1, 0), dropped(5)]
+    {
+        at(&journal, &key, 1, event);
+    }
+    at(&journal, &key, 2, released());
+    assert_eq!(view(&journal, "r").steps.total, 5);
 }
 
 // contract: C-22
@@ -132,7 +148,7 @@ fn a_deadline_that_the_worker_found_is_told_without_the_gateway() {
     at(&journal, &key, 1, Event::Queued { prompt_tokens: 64 });
     at(&journal, &key, 9, Event::CancelApplied { cause: Cause::QueueDeadline, phase: Phase::Queued });
     let run = view(&journal, "r");
-    assert_eq!((run.milestones.deadline_fired, run.milestones.disconnect_observed), (Some(0.009), None));
+    assert_eq!((run.milestones.ms(Milestone::DeadlineFired), run.milestones.ms(Milestone::DisconnectObserved)), (Some(0.009), None));
     assert_eq!((run.phase_at_disconnect, run.boundaries[1].observed), (Some("queued"), None));
 }
 
@@ -168,7 +184,7 @@ fn a_second_attempt_starts_unreleased() {
     at(&journal, &key, 1, released());
     of_attempt(&journal, &key, 2, 2, Event::Dispatched);
     let run = view(&journal, "r");
-    assert_eq!((run.attempt, run.released, run.milestones.released), (2, false, None));
+    assert_eq!((run.attempt, run.released, run.milestones.ms(Milestone::Released)), (2, false, None));
     of_attempt(&journal, &key, 2, 3, released());
     assert!(view(&journal, "r").released);
     assert_eq!(journal.defects(), 0, "one release an attempt is right");

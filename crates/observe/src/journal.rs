@@ -3,7 +3,7 @@
 //! One lock, held for one fold: records come once a run and step from the engine's thread, and a few times a run from the gateway's. A
 //! reader takes what it needs under the lock and makes JSON or text of it outside.
 //!
-//! Invariant: every view of a moment is cut under one lock from one stream, so no two of them disagree; memory is bounded by `Limits`.
+//! Invariant: a run's view and the metrics page are each one cut of one stream, so no two of them disagree; memory is bounded by `Limits`.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -19,6 +19,9 @@ use crate::view::{RunState, RunView};
 
 /// Live runs are never forgotten below this many times `Limits::runs`.
 const HARD_LIMIT_FACTOR: usize = 8;
+
+/// Runs that a listing looks at without letting go of the lock, so that a long list does not hold up the engine's thread.
+const SCAN: usize = 128;
 
 /// Runs forgotten at most when one is opened: more than one, so that a crowd of live runs shrinks back to the limit, and few, so that no
 /// record takes long.
@@ -93,19 +96,23 @@ impl Journal {
         run.as_ref().map(RunView::of)
     }
 
-    /// A tenant's runs, newest first. `None` if `filter.after` names no run of this tenant that is still known.
+    /// A tenant's runs, newest first; each as it stood when it was looked at, not all of them at one moment. `None` if `filter.after` names no run of this tenant that is still known.
     // contract: C-30
     pub fn runs(&self, tenant: &Tenant, filter: &RunFilter) -> Option<RunPage> {
         let limit = filter.limit.clamp(1, PAGE_MAX);
-        let state = self.lock();
-        let before = match &filter.after {
-            Some(id) => state.runs.get(&RunKey { tenant: tenant.clone(), run: id.clone() })?.seq,
+        let mut before = match &filter.after {
+            Some(id) => self.lock().runs.get(&RunKey { tenant: tenant.clone(), run: id.clone() })?.seq,
             None => u64::MAX,
         };
-        let newest_first = state.order.range(..before).rev().map(|(_, key)| key).filter(|key| key.tenant == *tenant);
-        let mut found: Vec<Run> =
-            newest_first.filter_map(|key| state.runs.get(key)).filter(|run| matches(run, filter)).take(limit + 1).cloned().collect();
-        drop(state);
+        let mut found: Vec<Run> = Vec::new();
+        while found.len() <= limit {
+            let state = self.lock();
+            let older = state.order.range(..before).rev().take(SCAN);
+            let Some((oldest, _)) = older.clone().last() else { break };
+            before = *oldest;
+            let runs = older.filter(|(_, key)| key.tenant == *tenant).filter_map(|(_, key)| state.runs.get(key));
+            found.extend(runs.filter(|run| matches(run, filter)).cloned());
+        }
         let has_more = found.len() > limit;
         found.truncate(limit);
         Some(RunPage { object: "list", data: found.iter().map(RunView::of).collect(), has_more })
@@ -124,7 +131,7 @@ impl Journal {
         totals.expose(scrape)
     }
 
-    /// A run's records that are still in the ring, oldest first.
+    /// A run's records that are still in the ring, oldest first. Looks through the whole ring under the lock: for tests and checks.
     pub fn records(&self, key: &RunKey) -> Vec<Record> {
         self.lock().ring.iter().filter(|r| r.run.as_ref() == Some(key)).cloned().collect()
     }

@@ -115,6 +115,31 @@ fn a_worker_without_a_gateway_forgets_released_runs() {
     assert_eq!(journal.runs(&Tenant::default(), &RunFilter::default()).unwrap().data.len(), 2);
 }
 
+#[test]
+fn a_list_is_complete_however_many_runs_there_are() {
+    let journal = journal();
+    let name = |i: u32| format!("r{i:04}");
+    for i in 0..700 {
+        at(&journal, &key(&name(i)), 0, accepted());
+    }
+    for i in [0, 127, 128, 400, 699] {
+        settle(&journal, &key(&name(i)));
+    }
+    let ended = RunFilter { state: Some(RunState::Ended), ..RunFilter::default() };
+    let page = journal.runs(&Tenant::default(), &ended).unwrap();
+    assert_eq!((ids(&page), page.has_more), (vec!["r0699", "r0400", "r0128", "r0127", "r0000"], false));
+    let (mut seen, mut filter) = (Vec::new(), RunFilter { limit: 333, ..RunFilter::default() });
+    loop {
+        let page = journal.runs(&Tenant::default(), &filter).unwrap();
+        seen.extend(ids(&page).into_iter().map(str::to_owned));
+        filter.after = RunId::parse(&seen[seen.len() - 1]).ok();
+        if !page.has_more {
+            break;
+        }
+    }
+    assert_eq!(seen, (0..700).rev().map(name).collect::<Vec<_>>());
+}
+
 // contract: C-30
 #[test]
 fn lists_are_newest_first_in_pages_and_of_one_tenant() {

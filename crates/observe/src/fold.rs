@@ -1,0 +1,291 @@
+//! What the journal keeps of a run: each record is folded into it as it comes, and into the process's totals in the same breath.
+//!
+//! A number that both a run's view and a metric show is added in one place here, so the two cannot disagree.
+//!
+//! Invariant: a run's fold holds ids, stamps and counts, never text or tokens; its size does not grow with the run's length.
+// contract: C-20 C-24
+
+use std::sync::Arc;
+
+use lifecycle::event::{Event, Record};
+use lifecycle::{Cause, Delivery, Guarantee, Milestone, Milestones, Outcome, OutcomeKind, Phase, RunKey, StepId, Time, WasteMeter};
+
+use crate::metrics::{Defect, Totals};
+use crate::view::{BlocksView, RunState};
+
+mod worker;
+
+/// How far an attempt has come.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Progress {
+    Queued,
+    Prefilling,
+    Decoding,
+    Preempted,
+}
+
+/// One execution.
+#[derive(Clone, Debug)]
+pub(crate) struct AttemptFold {
+    pub number: u32,
+    progress: Progress,
+    /// Its end is wanted.
+    stopping: bool,
+    ended: Option<OutcomeKind>,
+    released: bool,
+    void: bool,
+}
+
+/// One run.
+#[derive(Clone, Debug)]
+pub(crate) struct Run {
+    pub key: RunKey,
+    /// Place in the order of acceptance.
+    pub seq: u64,
+    /// The first record's time: the base of all times where the front door is in another process.
+    pub opened: Time,
+    pub model: Option<Arc<str>>,
+    pub stamps: Milestones,
+    /// Abandonment as the gateway first observed it, for whatever cause.
+    pub observed: Option<Time>,
+    /// In order of their numbers; a gateway bounds how often it dispatches again.
+    attempts: Vec<AttemptFold>,
+    pub outcome: Option<Outcome>,
+    delivery_ended: Option<Delivery>,
+    /// `Settled`'s own word on whether the release was proven.
+    proven: bool,
+    /// First observation of abandonment anywhere, and its cause.
+    abandoned: Option<(Time, Cause)>,
+    /// What was computed, and for whom.
+    pub meter: WasteMeter,
+    /// Tokens of the prompt.
+    pub prompt: u64,
+    /// Of them, those from the prefix index.
+    pub cached_prompt: u64,
+    pub blocks: BlocksView,
+    pub superseded: Vec<Cause>,
+    preempted_once: bool,
+    /// A step that dropped rows, not counted yet: other rows of the run may have been computed in it.
+    dropped: Option<StepId>,
+    last_step: Option<StepId>,
+    last_token: Option<Time>,
+}
+
+impl Run {
+    pub(crate) fn new(key: RunKey, seq: u64, opened: Time) -> Run {
+        Run {
+            key,
+            seq,
+            opened,
+            model: None,
+            stamps: Milestones::default(),
+            observed: None,
+            attempts: Vec::with_capacity(1),
+            outcome: None,
+            delivery_ended: None,
+            proven: false,
+            abandoned: None,
+            meter: WasteMeter::default(),
+            prompt: 0,
+            cached_prompt: 0,
+            blocks: BlocksView::default(),
+            superseded: Vec::new(),
+            preempted_once: false,
+            dropped: None,
+            last_step: None,
+            last_token: None,
+        }
+    }
+
+    pub(crate) fn current(&self) -> Option<&AttemptFold> {
+        self.attempts.last()
+    }
+
+    /// Whether no attempt of it is on a worker.
+    fn is_idle(&self) -> bool {
+        self.current().is_none_or(|a| a.released || a.void)
+    }
+
+    pub(crate) fn is_released(&self) -> bool {
+        self.current().is_some_and(|a| a.released) || self.proven
+    }
+
+    pub(crate) fn state(&self) -> RunState {
+        // A worker without a gateway in its process never learns the outcome: there the attempt's end is all there is.
+        let decided = self.outcome.is_some() || (!self.has(Milestone::Accepted) && self.current().is_some_and(|a| a.ended.is_some()));
+        if self.is_settled() || (decided && self.is_idle()) {
+            return RunState::Ended;
+        }
+        let Some(attempt) = self.current() else { return RunState::Queued };
+        if decided || attempt.stopping || attempt.ended.is_some() || attempt.released {
+            return RunState::Stopping;
+        }
+        match attempt.progress {
+            Progress::Queued => RunState::Queued,
+            Progress::Prefilling => RunState::Prefilling,
+            Progress::Decoding => RunState::Decoding,
+            Progress::Preempted => RunState::Preempted,
+        }
+    }
+
+    pub(crate) fn delivery(&self) -> Delivery {
+        let so_far = if self.meter.waste().delivered > 0 { Delivery::Partial } else { Delivery::None };
+        self.delivery_ended.unwrap_or(so_far)
+    }
+
+    pub(crate) fn guarantee(&self) -> Option<Guarantee> {
+        if self.is_released() {
+            Some(Guarantee::Confirmed)
+        } else if self.is_settled() || self.current().is_some_and(|a| a.void) {
+            Some(Guarantee::BestEffort)
+        } else {
+            None
+        }
+    }
+
+    /// Whether nothing more is to be told of it but late news, so that it may be forgotten.
+    pub(crate) fn is_over(&self) -> bool {
+        self.is_settled() || (!self.has(Milestone::Accepted) && self.state() == RunState::Ended)
+    }
+
+    /// Whether a cancel was sent whose effect nobody has confirmed yet.
+    pub(crate) fn awaits_acknowledgement(&self) -> bool {
+        self.has(Milestone::CancelSent) && !self.has(Milestone::CancelAcknowledged) && !self.is_settled() && !self.is_idle()
+    }
+
+    pub(crate) fn is_settled(&self) -> bool {
+        self.has(Milestone::Settled)
+    }
+
+    fn has(&self, milestone: Milestone) -> bool {
+        self.stamps.get(milestone).is_some()
+    }
+
+    /// Folds one record.
+    pub(crate) fn fold(&mut self, record: &Record, totals: &mut Totals) {
+        self.open_attempt(record);
+        self.fold_gateway(record, totals);
+        self.fold_worker(record, totals);
+    }
+
+    /// A number above the current one is a new attempt: what was said of the old one's release no longer holds for the run.
+    fn open_attempt(&mut self, record: &Record) {
+        let number = record.attempt;
+        if number == 0 || self.attempts.iter().any(|a| a.number == number) {
+            return;
+        }
+        let fresh = AttemptFold { number, progress: Progress::Queued, stopping: false, ended: None, released: false, void: false };
+        let place = self.attempts.partition_point(|a| a.number < number);
+        if place == self.attempts.len() && place > 0 {
+            self.stamps = unreleased(&self.stamps);
+        }
+        self.attempts.insert(place, fresh);
+    }
+
+    fn fold_gateway(&mut self, record: &Record, totals: &mut Totals) {
+        let at = record.at;
+        match &record.event {
+            Event::Accepted { model, .. } => {
+                if !self.stamps.mark(Milestone::Accepted, at) {
+                    return totals.defect(Defect::AcceptedTwice);
+                }
+                self.model = Some(model.clone());
+            }
+            Event::AbandonmentObserved { cause } => {
+                self.observed.get_or_insert(at);
+                self.abandon(at, *cause, self.phase());
+            }
+            Event::CancelSent { count, .. } => {
+                self.stamps.mark(Milestone::CancelSent, at);
+                self.mark_stopping(record.attempt);
+                totals.cancels_sent += 1;
+                totals.cancels_repeated += u64::from(*count > 1);
+            }
+            Event::CancelAcknowledged => {
+                self.stamps.mark(Milestone::CancelAcknowledged, at);
+            }
+            Event::Delivered { tokens } => {
+                self.meter.deliver(*tokens);
+                totals.work.delivered += u64::from(*tokens);
+                if self.delivery_ended.is_some() {
+                    totals.defect(Defect::DeliveredAfterEnd);
+                }
+            }
+            Event::DeliveryEnded { delivery } => match self.delivery_ended {
+                Some(_) => totals.defect(Defect::DeliveryEndedTwice),
+                None => self.delivery_ended = Some(*delivery),
+            },
+            Event::OutcomeSet { outcome } => match self.outcome {
+                Some(_) => totals.defect(Defect::OutcomeTwice),
+                None => {
+                    self.outcome = Some(outcome.clone());
+                    totals.outcome(outcome.cause);
+                }
+            },
+            // The engine and the gateway may both say that a cause lost: it lost once.
+            Event::Superseded { cause, .. } if !self.superseded.contains(cause) => {
+                self.superseded.push(*cause);
+                totals.superseded(*cause);
+            }
+            Event::Settled { proven } => {
+                if !self.stamps.mark(Milestone::Settled, at) {
+                    return totals.defect(Defect::SettledTwice);
+                }
+                self.proven = *proven;
+                totals.settled += 1;
+                totals.zero_delivery_runs += u64::from(self.meter.waste().is_zero_delivery());
+            }
+            _ => {}
+        }
+    }
+
+    fn attempt_mut(&mut self, number: u32) -> Option<&mut AttemptFold> {
+        self.attempts.iter_mut().find(|a| a.number == number)
+    }
+
+    fn progress(&mut self, number: u32, progress: Progress) {
+        if let Some(attempt) = self.attempt_mut(number) {
+            attempt.progress = progress;
+        }
+    }
+
+    fn mark_stopping(&mut self, number: u32) {
+        if let Some(attempt) = self.attempt_mut(number) {
+            attempt.stopping = true;
+        }
+    }
+
+    /// Notes an observation of abandonment. From the first one on, what is computed is waste.
+    fn abandon(&mut self, at: Time, cause: Cause, phase: Phase) {
+        let expired = cause.outcome() == OutcomeKind::Expired;
+        self.stamps.mark(if expired { Milestone::DeadlineFired } else { Milestone::DisconnectObserved }, at);
+        if self.meter.abandon(phase) {
+            self.abandoned = Some((at, cause));
+        }
+    }
+
+    /// Where the run is now, in the words of C-24.
+    fn phase(&self) -> Phase {
+        let prompt_left = self.meter.waste().prompt + self.cached_prompt < self.prompt;
+        if self.has(Milestone::FirstToken) {
+            Phase::Decode
+        } else if !self.has(Milestone::PrefillStart) {
+            Phase::Queued
+        } else if prompt_left {
+            Phase::Prefill
+        } else {
+            Phase::BeforeFirstToken
+        }
+    }
+}
+
+/// The same stamps without those that say that a former attempt was released.
+fn unreleased(stamps: &Milestones) -> Milestones {
+    let mut kept = Milestones::default();
+    for (milestone, at) in stamps.iter() {
+        if let (Some(at), false) = (at, matches!(milestone, Milestone::FenceCompleted | Milestone::Released)) {
+            kept.mark(milestone, at);
+        }
+    }
+    kept
+}

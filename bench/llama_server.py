@@ -5,9 +5,12 @@ Invariant: the server is ended by the process id that started it, also when the 
 
 import contextlib
 import json
+import os
+import re
 import shlex
 import socket
 import subprocess
+import tempfile
 import time
 import urllib.error
 import urllib.request
@@ -27,13 +30,13 @@ def free_port():
 class LlamaServer:
     """`with LlamaServer(command, slots, threads) as server: server.post("/tokenize", {...})`."""
 
-    def __init__(self, command=DEFAULT_COMMAND, slots=1, threads=1):
+    def __init__(self, command=DEFAULT_COMMAND, slots=1, threads=1, log=subprocess.DEVNULL, env=None):
         self.port = free_port()
         self.argv = [*shlex.split(command), str(self.port), str(slots), str(threads)]
-        self.child = None
+        self.child, self.log, self.env = None, log, env or {}
 
     def __enter__(self):
-        self.child = subprocess.Popen(self.argv, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        self.child = subprocess.Popen(self.argv, stdout=self.log, stderr=self.log, env={**os.environ, **self.env})
         try:
             self._wait_until_ready()
         except BaseException:
@@ -75,3 +78,16 @@ class LlamaServer:
         request = urllib.request.Request(self.url(path), json.dumps(body).encode(), {"Content-Type": "application/json"})
         with urllib.request.urlopen(request, timeout=600) as reply:
             return json.load(reply)
+
+
+def instruction_sets(command):
+    """What llama.cpp says it was built for and found, and where its weights lie: a start of its own, with a wordy log."""
+    with tempfile.TemporaryFile("w+", errors="replace") as log:
+        with LlamaServer(command, log=log, env={"LLAMA_ARG_LOG_VERBOSITY": "5"}):
+            pass
+        log.seek(0)
+        text = log.read()
+    info = re.search(r"system_info:.*", text)
+    names = re.findall(r"(\w+) = 1\b", info.group().split("CPU :")[-1]) if info else []
+    buffers = re.findall(r"load_tensors: +(\w+) model buffer size = +([0-9.]+) MiB", text)
+    return {"features": names, "weights": {name: float(size) for name, size in buffers if float(size) > 0}}

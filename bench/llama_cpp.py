@@ -1,12 +1,12 @@
 """Forward speed of kvit's engine beside llama.cpp's, on the same model and the same token ids, in one run.
 
-Both use the same number of threads. The rounds alternate which comes first, a round's ratio compares its own two figures, and the last line is the
-median over rounds: so a machine that slows down for a while slows both. Where llama.cpp's figure can be read in two ways, the reading that
-favours llama.cpp is taken:
-  prefill  512 ids in one request: its own `prompt_per_second`, without HTTP, queueing and the first step.
-  decode   one request with 1 or 8 prompts of 16 ids, so that all slots start together; 64 tokens each. Its clock starts when a prompt is done and it
-           counts the token that the prompt itself yields, so 64 tokens are set against 63 steps. At batch 8: the greater of the sum of the slots' own
-           rates and 8 * 64 tokens over the longest slot's time since its prompt was done.
+Both use the same number of threads. The rounds alternate which comes first, a round's ratio compares its own two figures, and the last
+line is the median over rounds: so a machine that slows down for a while slows both. Where llama.cpp's figure can be read in two ways,
+the reading that favours llama.cpp is taken:
+  prefill  512 ids in one request: its own `prompt_per_second`, without HTTP and queueing.
+  decode   one request with 1 or 8 prompts of 16 ids, so that all slots start together; 64 tokens each. Its clock starts when a prompt
+           is done and it counts the token that the prompt itself yields, so 64 tokens are set against 63 steps. At batch 8: the greater
+           of the sum of the slots' own rates and 8 * 64 tokens over the longest slot's time since its prompt was done.
 Ours is what --ours-cmd prints: {"isa": NAME, "threads": N, "prefill_512": TOKENS_PER_S, "decode": {"1": ..., "8": ...}}.
 """
 

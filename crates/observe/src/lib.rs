@@ -1,1 +1,26 @@
-//! Journal, metrics and timelines. Only receives; cannot change behaviour.
+//! Journal, metrics and timelines: every view of what happened, folded from one stream of records.
+//!
+//! The machines emit `lifecycle::event::Record`s, the shells hand them to a `Journal`, and whatever is shown (a run's JSON, the list of
+//! runs, the metrics, a timeline) is folded from exactly those records as they come. Nothing is counted in a second place.
+//!
+//! Invariant: this crate only receives. It answers no question whose answer could change what a run does next, and it never holds the text
+//! or the tokens of a prompt or an answer.
+
+pub mod clock;
+mod exposition;
+mod fold;
+pub mod journal;
+pub mod metrics;
+pub mod runs;
+pub mod timeline;
+pub mod view;
+
+pub use clock::Clock;
+pub use journal::{Journal, Limits};
+pub use metrics::Scrape;
+pub use runs::{RunFilter, RunPage};
+pub use timeline::render_timeline;
+pub use view::{RunState, RunView};
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,213 @@
+//! The journal: the one place where records arrive, are stamped, kept for a while, and folded into every view.
+//!
+//! One lock, held for one fold: records come once a run and step from the engine's thread, and a few times a run from the gateway's. A
+//! reader takes what it needs under the lock and makes JSON or text of it outside.
+//!
+//! Invariant: every view of a moment is cut under one lock from one stream, so no two of them disagree; memory is bounded by `Limits`.
+
+use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use lifecycle::event::{Event, Record};
+use lifecycle::{RunKey, Tenant};
+
+use crate::clock::Clock;
+use crate::fold::Run;
+use crate::metrics::{Defect, Scrape, Totals};
+use crate::runs::{PAGE_MAX, RunFilter, RunPage};
+use crate::view::{RunState, RunView};
+
+/// Live runs are never forgotten below this many times `Limits::runs`.
+const HARD_LIMIT_FACTOR: usize = 8;
+
+/// How much is remembered.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Limits {
+    /// Records in the ring; the oldest go first.
+    pub records: usize,
+    /// Runs with a view. Beyond it the run that settled first is forgotten. Live runs stay, up to eight times as many.
+    pub runs: usize,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Limits { records: 65_536, runs: 10_000 }
+    }
+}
+
+/// The process's journal. A clone is the same journal.
+#[derive(Clone)]
+pub struct Journal(Arc<Shared>);
+
+struct Shared {
+    clock: Clock,
+    limits: Limits,
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    ring: VecDeque<Record>,
+    runs: HashMap<RunKey, Run>,
+    /// Runs in order of acceptance.
+    order: BTreeMap<u64, RunKey>,
+    /// Runs in order of settling, by their place in `order`.
+    settled: VecDeque<u64>,
+    next_seq: u64,
+    totals: Totals,
+}
+
+impl Journal {
+    /// An empty journal that stamps with `clock`.
+    pub fn new(clock: Clock, limits: Limits) -> Journal {
+        Journal(Arc::new(Shared { clock, limits, state: Mutex::default() }))
+    }
+
+    /// The clock that stamps its records.
+    pub fn clock(&self) -> Clock {
+        self.0.clock
+    }
+
+    /// Stamps an event with the time of now, keeps it and folds it. `attempt` is 0 where none exists yet, `run` is `None` for what concerns
+    /// the worker as a whole.
+    pub fn record(&self, run: Option<&RunKey>, attempt: u32, event: Event) {
+        let run = run.cloned();
+        let mut state = self.lock();
+        // Stamped under the lock: the ring's order is the order of its times.
+        let at = self.0.clock.now();
+        state.take(Record { at, run, attempt, event }, self.0.limits);
+    }
+
+    /// Keeps and folds a record that carries its own time: for batches that were stamped together, and for tests.
+    pub fn record_at(&self, record: Record) {
+        self.lock().take(record, self.0.limits);
+    }
+
+    /// A run as the API shows it. `None` if it is not known here, never was or no longer is.
+    pub fn run(&self, key: &RunKey) -> Option<RunView> {
+        let run = self.lock().runs.get(key).cloned();
+        run.as_ref().map(RunView::of)
+    }
+
+    /// A tenant's runs, newest first. `None` if `filter.after` names no run of this tenant that is still known.
+    // contract: C-30
+    pub fn runs(&self, tenant: &Tenant, filter: &RunFilter) -> Option<RunPage> {
+        let limit = filter.limit.clamp(1, PAGE_MAX);
+        let state = self.lock();
+        let before = match &filter.after {
+            Some(id) => state.runs.get(&RunKey { tenant: tenant.clone(), run: id.clone() })?.seq,
+            None => u64::MAX,
+        };
+        let newest_first = state.order.range(..before).rev().map(|(_, key)| key).filter(|key| key.tenant == *tenant);
+        let mut found: Vec<Run> =
+            newest_first.filter_map(|key| state.runs.get(key)).filter(|run| matches(run, filter)).take(limit + 1).cloned().collect();
+        drop(state);
+        let has_more = found.len() > limit;
+        found.truncate(limit);
+        Some(RunPage { object: "list", data: found.iter().map(RunView::of).collect(), has_more })
+    }
+
+    /// The metrics page (`text/plain; version=0.0.4`): the journal's totals as one cut, and the worker's account as the scrape brings it.
+    pub fn metrics(&self, scrape: &Scrape<'_>) -> String {
+        let totals = self.lock().totals.clone();
+        totals.expose(scrape)
+    }
+
+    /// A run's records that are still in the ring, oldest first.
+    pub fn records(&self, key: &RunKey) -> Vec<Record> {
+        self.lock().ring.iter().filter(|r| r.run.as_ref() == Some(key)).cloned().collect()
+    }
+
+    /// How many records in the ring `wanted` picks. For tests and checks; it holds the lock while it looks.
+    pub fn count(&self, mut wanted: impl FnMut(&Record) -> bool) -> usize {
+        self.lock().ring.iter().filter(|r| wanted(r)).count()
+    }
+
+    /// Defects seen so far, of every kind. Anything above 0 is a bug of kvit's.
+    pub fn defects(&self) -> u64 {
+        self.lock().totals.defects()
+    }
+
+    /// A thread that panicked while it held the lock leaves at worst one record half folded; views go on.
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn matches(run: &Run, filter: &RunFilter) -> bool {
+    let outcome = run.outcome.as_ref();
+    filter.state.is_none_or(|s| run.state() == s)
+        && filter.outcome.is_none_or(|k| outcome.is_some_and(|o| o.kind() == k))
+        && filter.cause.is_none_or(|c| outcome.is_some_and(|o| o.cause == c))
+}
+
+impl State {
+    fn take(&mut self, record: Record, limits: Limits) {
+        match &record.event {
+            Event::StepDone { .. } => self.totals.steps += 1,
+            Event::DeviceFailed { .. } => self.totals.device_failures += 1,
+            Event::Defect { .. } => self.totals.defect(Defect::Refused),
+            _ => {}
+        }
+        if let Some(key) = &record.run {
+            self.fold(key, &record, limits);
+        }
+        if self.ring.len() >= limits.records {
+            self.ring.pop_front();
+        }
+        if limits.records > 0 {
+            self.ring.push_back(record);
+        }
+    }
+
+    fn fold(&mut self, key: &RunKey, record: &Record, limits: Limits) {
+        // Only the front doors' records open a run, the gateway's and the worker's: a late record must not bring a forgotten run back.
+        let opens = matches!(record.event, Event::Accepted { .. } | Event::Queued { .. });
+        if !self.runs.contains_key(key) {
+            if !opens {
+                self.totals.unmatched += 1;
+                return;
+            }
+            self.open(key, record, limits);
+        }
+        let Some(run) = self.runs.get_mut(key) else { return };
+        let (state, awaits, settled) = (run.state(), run.awaits_acknowledgement(), run.stamps.settled.is_some());
+        run.fold(record, &mut self.totals);
+        let totals = &mut self.totals;
+        totals.runs[state as usize] -= 1;
+        totals.runs[run.state() as usize] += 1;
+        totals.unacknowledged = totals.unacknowledged - u64::from(awaits) + u64::from(run.awaits_acknowledgement());
+        if !settled && run.stamps.settled.is_some() {
+            self.settled.push_back(run.seq);
+        }
+    }
+
+    fn open(&mut self, key: &RunKey, record: &Record, limits: Limits) {
+        if self.runs.len() >= limits.runs.max(1) {
+            self.forget_one(limits);
+        }
+        let seq = self.next_seq;
+        self.next_seq += 1;
+        self.order.insert(seq, key.clone());
+        self.runs.insert(key.clone(), Run::new(key.clone(), seq, record.at));
+        self.totals.runs[RunState::Queued as usize] += 1;
+    }
+
+    /// Forgets the run that settled first; a live one only beyond the hard limit, where the oldest goes and is counted.
+    fn forget_one(&mut self, limits: Limits) {
+        let seq = match self.settled.pop_front() {
+            Some(seq) => seq,
+            None if self.runs.len() >= limits.runs.max(1).saturating_mul(HARD_LIMIT_FACTOR) => {
+                self.totals.forgotten += 1;
+                match self.order.first_key_value() {
+                    Some((seq, _)) => *seq,
+                    None => return,
+                }
+            }
+            None => return,
+        };
+        let Some(run) = self.order.remove(&seq).and_then(|key| self.runs.remove(&key)) else { return };
+        self.totals.runs[run.state() as usize] -= 1;
+        self.totals.unacknowledged -= u64::from(run.awaits_acknowledgement());
+    }
+}

@@ -1,0 +1,294 @@
+//! The process's totals, folded from the journal's records, and the families in which `GET /metrics` shows them.
+//!
+//! Labels are the contract's words only, so the number of series is bounded whatever callers do. C-15's account is not counted here: it is
+//! cut from the worker's own state and handed in at scrape time.
+//!
+//! Invariant: a total only grows, except for the gauges that say so.
+// contract: C-15 C-24
+
+use std::time::Duration;
+
+use lifecycle::message::Snapshot;
+use lifecycle::{Cause, Incarnation, Phase};
+
+use crate::exposition::{Family, Text};
+use crate::view::RunState;
+
+/// Upper bounds of the histograms' buckets in microseconds: 100 µs (an in-process hop) to 60 s (a long prefill on a busy CPU).
+const BOUNDS_US: [u64; 18] = [
+    100, 250, 500, 1_000, 2_500, 5_000, 10_000, 25_000, 50_000, 100_000, 250_000, 500_000, 1_000_000, 2_500_000, 5_000_000, 10_000_000,
+    30_000_000, 60_000_000,
+];
+const CAUSES: usize = Cause::ALL.len();
+const PHASES: usize = Phase::ALL.len();
+
+/// What a scrape adds to the journal's own totals.
+#[derive(Clone, Copy, Debug)]
+pub struct Scrape<'a> {
+    /// The program's version.
+    pub version: &'a str,
+    /// This process's life.
+    pub incarnation: Incarnation,
+    /// The worker's account, cut for this scrape. `None` if the worker did not answer in time: its families are then left out rather
+    /// than shown with old values, and `kvit_worker_up` is 0.
+    pub snapshot: Option<&'a Snapshot>,
+}
+
+/// Something that must not happen, seen in the journal.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Defect {
+    AcceptedTwice,
+    OutcomeTwice,
+    DeliveryEndedTwice,
+    DeliveredAfterEnd,
+    SettledTwice,
+    AttemptEndedTwice,
+    ReleasedTwice,
+    ReleasedHolding,
+    UsedAfterRelease,
+    /// A machine refused something impossible and said so.
+    Refused,
+    /// C-15's account did not add up in a cut that was handed in.
+    NotConserved,
+}
+
+impl Defect {
+    const WORDS: [&'static str; 11] = [
+        "accepted_twice",
+        "outcome_twice",
+        "delivery_ended_twice",
+        "delivered_after_end",
+        "settled_twice",
+        "attempt_ended_twice",
+        "released_twice",
+        "released_holding",
+        "used_after_release",
+        "refused",
+        "not_conserved",
+    ];
+}
+
+/// A latency histogram. Sums are kept in whole microseconds, so they are exact.
+#[derive(Clone, Default, Debug)]
+pub(crate) struct Histogram {
+    /// One a bound, and one for what is above all of them.
+    counts: [u64; BOUNDS_US.len() + 1],
+    sum_us: u64,
+}
+
+impl Histogram {
+    pub(crate) fn observe(&mut self, span: Duration) {
+        let us = u64::try_from(span.as_micros()).unwrap_or(u64::MAX);
+        self.counts[BOUNDS_US.partition_point(|bound| *bound < us)] += 1;
+        self.sum_us = self.sum_us.saturating_add(us);
+    }
+
+    pub(crate) fn count(&self) -> u64 {
+        self.counts.iter().sum()
+    }
+}
+
+/// Everything that was counted.
+#[derive(Clone, Default, Debug)]
+pub(crate) struct Totals {
+    outcomes: [u64; CAUSES],
+    superseded: [u64; CAUSES],
+    after_disconnect: [u64; PHASES],
+    disconnect_to_cancel: [Histogram; CAUSES],
+    disconnect_to_released: [Histogram; CAUSES],
+    defects: [u64; Defect::WORDS.len()],
+    pub first_token: Histogram,
+    pub inter_token: Histogram,
+    pub queue: Histogram,
+    pub generated: u64,
+    pub delivered: u64,
+    pub prompt_computed: u64,
+    pub prompt_after_disconnect: u64,
+    pub overrun: u64,
+    pub steps: u64,
+    pub steps_after_disconnect: u64,
+    pub device_failures: u64,
+    pub cancels_sent: u64,
+    pub cancels_repeated: u64,
+    pub preemptions: u64,
+    pub prefix_cached: u64,
+    pub released: u64,
+    pub settled: u64,
+    pub zero_delivery_runs: u64,
+    /// Live runs whose fold was dropped because even the hard limit was reached.
+    pub forgotten: u64,
+    /// Records that named a run the journal does not hold.
+    pub unmatched: u64,
+    /// Gauge: runs that the journal holds, by state.
+    pub runs: [u64; RunState::ALL.len()],
+    /// Gauge: cancels that nobody has confirmed yet.
+    pub unacknowledged: u64,
+}
+
+impl Totals {
+    pub(crate) fn defect(&mut self, defect: Defect) {
+        self.defects[defect as usize] += 1;
+    }
+
+    /// Defects of every kind.
+    pub(crate) fn defects(&self) -> u64 {
+        self.defects.iter().sum()
+    }
+
+    pub(crate) fn outcome(&mut self, cause: Cause) {
+        self.outcomes[cause as usize] += 1;
+    }
+
+    pub(crate) fn superseded(&mut self, cause: Cause) {
+        self.superseded[cause as usize] += 1;
+    }
+
+    pub(crate) fn after_disconnect(&mut self, phase: Phase, tokens: u64) {
+        self.after_disconnect[phase as usize] += tokens;
+    }
+
+    pub(crate) fn disconnect_to_cancel(&mut self, cause: Cause, span: Duration) {
+        self.disconnect_to_cancel[cause as usize].observe(span);
+    }
+
+    pub(crate) fn disconnect_to_released(&mut self, cause: Cause, span: Duration) {
+        self.disconnect_to_released[cause as usize].observe(span);
+    }
+
+    /// The metrics page, in Prometheus' text format 0.0.4.
+    pub(crate) fn expose(&self, scrape: &Scrape<'_>) -> String {
+        let mut text = Text::default();
+        let life = scrape.incarnation.to_string();
+        let labels = [("version", scrape.version), ("incarnation", life.as_str())];
+        text.gauge("kvit_build_info", "What runs here; always 1.").sample(&labels, 1);
+        text.gauge("kvit_worker_up", "Whether the worker answered this scrape with its account.")
+            .sample(&[], u64::from(scrape.snapshot.is_some()));
+        if let Some(snapshot) = scrape.snapshot {
+            expose_account(&mut text, snapshot);
+        }
+        self.expose_runs(&mut text);
+        self.expose_work(&mut text);
+        self.expose_cancels(&mut text);
+        self.expose_defects(&mut text, scrape.snapshot);
+        text.finish()
+    }
+
+    fn expose_runs(&self, text: &mut Text) {
+        let mut f = text.gauge("kvit_runs", "Runs by state; ended runs are not shown, see kvit_run_outcomes_total.");
+        for state in RunState::ALL.into_iter().filter(|s| *s != RunState::Ended) {
+            f.sample(&[("state", state.as_str())], self.runs[state as usize]);
+        }
+        let mut f = text.counter("kvit_run_outcomes_total", "Runs by how and why they ended.");
+        for cause in Cause::ALL {
+            f.sample(&[("outcome", cause.outcome().as_str()), ("cause", cause.as_str())], self.outcomes[*cause as usize]);
+        }
+        text.counter("kvit_released_total", "Attempts whose release was journalled: nothing of them is left on the worker.")
+            .sample(&[], self.released);
+        text.counter("kvit_settled_total", "Runs of which the gateway holds nothing but the record.").sample(&[], self.settled);
+        text.counter("kvit_zero_delivery_runs_total", "Settled runs that computed something and delivered no token.")
+            .sample(&[], self.zero_delivery_runs);
+        let mut f = text.counter("kvit_superseded_total", "Causes that came after another had won.");
+        per_cause(&mut f, &self.superseded);
+    }
+
+    fn expose_work(&self, text: &mut Text) {
+        let mut count = |name, help, value| {
+            text.counter(name, help).sample(&[], value);
+        };
+        count("kvit_tokens_generated_total", "Tokens generated and taken into an answer.", self.generated);
+        count("kvit_tokens_delivered_total", "Tokens handed to callers' connections.", self.delivered);
+        count("kvit_tokens_overrun_total", "Tokens thrown away because a stop was found while the next step ran.", self.overrun);
+        count("kvit_prompt_tokens_computed_total", "Prompt positions computed, recomputed ones included.", self.prompt_computed);
+        count("kvit_prompt_tokens_after_disconnect_total", "Of them, computed after abandonment.", self.prompt_after_disconnect);
+        count("kvit_prefix_cached_tokens_total", "Prompt tokens whose K and V came from the prefix index.", self.prefix_cached);
+        count("kvit_preemptions_total", "Times a run's blocks were taken away to make room.", self.preemptions);
+        count("kvit_steps_total", "Steps done by the engine.", self.steps);
+        count(
+            "kvit_steps_after_disconnect_total",
+            "Steps that computed something for an abandoned run, counted once a run.",
+            self.steps_after_disconnect,
+        );
+        count("kvit_device_failures_total", "Steps that failed.", self.device_failures);
+        let mut f = text.counter(
+            "kvit_tokens_after_disconnect_total",
+            "Tokens computed after abandonment was first observed, taken or thrown away, by phase at that moment.",
+        );
+        for phase in Phase::ALL {
+            f.sample(&[("phase", phase.as_str())], self.after_disconnect[*phase as usize]);
+        }
+        let mut latency = |name, help, h: &Histogram| text.histogram(name, help).histogram(&[], &BOUNDS_US, &h.counts, h.sum_us);
+        latency("kvit_time_to_first_token_seconds", "From accepted to the first token computed.", &self.first_token);
+        latency("kvit_inter_token_seconds", "Between a run's steps that generated tokens.", &self.inter_token);
+        latency("kvit_queue_seconds", "From queued to the first prompt chunk in a step.", &self.queue);
+    }
+
+    fn expose_cancels(&self, text: &mut Text) {
+        text.counter("kvit_cancels_sent_total", "Cancels sent to workers, repeats included.").sample(&[], self.cancels_sent);
+        text.counter("kvit_cancels_repeated_total", "Cancels that had to be repeated.").sample(&[], self.cancels_repeated);
+        text.gauge("kvit_cancels_unacknowledged", "Runs with a cancel sent that is neither acknowledged nor moot.")
+            .sample(&[], self.unacknowledged);
+        let families = [
+            (
+                "kvit_disconnect_to_cancel_seconds",
+                "From the first observation of abandonment to the cancel applied.",
+                &self.disconnect_to_cancel,
+            ),
+            ("kvit_disconnect_to_released_seconds", "From the first observation of abandonment to released.", &self.disconnect_to_released),
+        ];
+        for (name, help, by_cause) in families {
+            let mut f = text.histogram(name, help);
+            // Only causes that occurred: all of them would be some 500 lines of zeros a scrape.
+            for cause in Cause::ALL.iter().filter(|c| by_cause[**c as usize].count() > 0) {
+                let h = &by_cause[*cause as usize];
+                f.histogram(&[("cause", cause.as_str())], &BOUNDS_US, &h.counts, h.sum_us);
+            }
+        }
+    }
+
+    fn expose_defects(&self, text: &mut Text, snapshot: Option<&Snapshot>) {
+        let mut f = text.counter("kvit_defects_total", "Things that must not happen and did. Expected to stay 0.");
+        let broken = u64::from(snapshot.is_some_and(|s| !s.is_conserved()));
+        for (at, word) in Defect::WORDS.iter().enumerate() {
+            let extra = if at == Defect::NotConserved as usize { broken } else { 0 };
+            f.sample(&[("kind", word)], self.defects[at] + extra);
+        }
+        text.counter("kvit_journal_forgotten_runs_total", "Live runs whose record was dropped at the journal's hard limit.")
+            .sample(&[], self.forgotten);
+        text.counter("kvit_journal_unmatched_records_total", "Records that named a run the journal does not hold.")
+            .sample(&[], self.unmatched);
+    }
+}
+
+fn per_cause(family: &mut Family<'_>, counts: &[u64; CAUSES]) {
+    for cause in Cause::ALL {
+        family.sample(&[("cause", cause.as_str())], counts[*cause as usize]);
+    }
+}
+
+/// C-15's account and what else a worker's cut says.
+fn expose_account(text: &mut Text, s: &Snapshot) {
+    let mut f = text.gauge("kvit_kv_blocks", "Blocks by state; the five states add up to kvit_kv_pool_blocks.");
+    for (state, blocks) in
+        [("free", s.free), ("active", s.active), ("cached", s.cached), ("draining", s.draining), ("quarantined", s.quarantined)]
+    {
+        f.sample(&[("state", state)], u64::from(blocks));
+    }
+    let mut gauge = |name, help, value| {
+        text.gauge(name, help).sample(&[], value);
+    };
+    gauge("kvit_kv_pool_blocks", "Blocks in the pool.", u64::from(s.total));
+    gauge("kvit_kv_orphaned_blocks", "Of the active blocks: those whose attempt no gateway claims.", u64::from(s.orphaned));
+    gauge("kvit_kv_block_tokens", "Token positions a block.", u64::from(s.block_tokens));
+    gauge("kvit_kv_reserved_bytes", "Bytes reserved for the pool.", s.reserved_bytes);
+    gauge("kvit_tombstones", "Attempts remembered as cancelled before their submit.", u64::from(s.tombstones));
+    let mut f = text.gauge("kvit_worker_attempts", "Attempts on the worker by the engine's own account.");
+    for (state, attempts) in [("queued", s.queued), ("running", s.running), ("stopping", s.stopping)] {
+        f.sample(&[("state", state)], u64::from(attempts));
+    }
+    let mut count = |name, help, value| {
+        text.counter(name, help).sample(&[], value);
+    };
+    count("kvit_stale_releases_total", "Releases refused because they named an old generation.", s.stale_releases);
+    count("kvit_foreign_releases_total", "Releases refused because the owner was not listed.", s.foreign_releases);
+    count("kvit_late_completions_total", "Fence messages that named no open step.", s.late_completions);
+}

@@ -1,0 +1,271 @@
+//! A run as `GET /v1/runs/{id}` shows it: the API's field names, and how each is read off the run's fold.
+//!
+//! Invariant: field names and words here are the public API (dashboards and `kvit verify` read them); fields are added, never renamed.
+// contract: C-24 C-29
+
+use lifecycle::{Cause, Time};
+use serde::Serialize;
+
+use crate::fold::{Run, Stamps};
+
+/// The API's word for where a run is.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum RunState {
+    /// Accepted and not yet scheduled; being tokenised counts.
+    Queued,
+    /// Its prompt is being computed.
+    Prefilling,
+    /// Tokens are being generated.
+    Decoding,
+    /// Its blocks were taken away to make room; it waits to be recomputed.
+    Preempted,
+    /// Its session is lost; it keeps its blocks and is not scheduled.
+    Suspended,
+    /// Its end is wanted or decided; something is still held.
+    Stopping,
+    /// It has its outcome and nothing is held on a worker.
+    Ended,
+}
+
+impl RunState {
+    /// Every state, in the order of a run's life.
+    pub const ALL: [RunState; 7] = [
+        RunState::Queued,
+        RunState::Prefilling,
+        RunState::Decoding,
+        RunState::Preempted,
+        RunState::Suspended,
+        RunState::Stopping,
+        RunState::Ended,
+    ];
+
+    /// The API's word.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            RunState::Queued => "queued",
+            RunState::Prefilling => "prefilling",
+            RunState::Decoding => "decoding",
+            RunState::Preempted => "preempted",
+            RunState::Suspended => "suspended",
+            RunState::Stopping => "stopping",
+            RunState::Ended => "ended",
+        }
+    }
+
+    /// The state with this word.
+    pub fn parse(word: &str) -> Option<RunState> {
+        Self::ALL.into_iter().find(|s| s.as_str() == word)
+    }
+}
+
+/// One run. Times are milliseconds since `accepted`, with microseconds as fractions; what has not happened is `None` (`null`).
+#[derive(Clone, PartialEq, Debug, Serialize)]
+pub struct RunView {
+    /// Always `run`.
+    pub object: &'static str,
+    /// The run's id.
+    pub id: String,
+    /// The model asked for; empty in the journal of a worker that has no gateway in its process.
+    pub model: String,
+    /// Where it is.
+    pub state: RunState,
+    /// Whether nothing of it is left on a worker: the release was journalled, or it never reached one.
+    pub released: bool,
+    /// Whether the gateway, too, holds nothing of it.
+    pub settled: bool,
+    /// The current attempt; 0 before the first.
+    pub attempt: u32,
+    /// How it ended.
+    pub outcome: Option<OutcomeView>,
+    /// `none`, `partial` or `complete`: what was sent so far, final once the answer is over.
+    pub delivery: &'static str,
+    /// How well the end is proven. `confirmed` once the release is journalled, or once the run is settled without having reached a worker;
+    /// `best_effort` if its worker was lost; `None` while the run is live, because then there is nothing to prove yet.
+    pub guarantee: Option<&'static str>,
+    /// Most tokens that can still be computed in vain: 0 once confirmed, `None` where no bound is known.
+    pub waste_bound_tokens: Option<u64>,
+    /// Where the run was when abandonment (a disconnect, a cancel by name, a deadline, a shutdown) was first observed.
+    pub phase_at_disconnect: Option<&'static str>,
+    /// When things happened.
+    pub milestones: MilestonesView,
+    /// How abandonment crossed each hop.
+    pub boundaries: [BoundaryView; 2],
+    /// Token counts.
+    pub tokens: TokensView,
+    /// Step counts.
+    pub steps: StepsView,
+    /// Block counts.
+    pub blocks: BlocksView,
+    /// Causes that came after another had won, in order of arrival, each once.
+    pub superseded: Vec<&'static str>,
+}
+
+/// How a run ended.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+pub struct OutcomeView {
+    /// `completed`, `cancelled`, `expired`, `failed` or `rejected`.
+    pub kind: &'static str,
+    /// The cause that won.
+    pub cause: &'static str,
+    /// One sentence for a person.
+    pub reason: Option<String>,
+}
+
+/// The milestones of C-24, in milliseconds since `accepted`.
+#[derive(Clone, Copy, PartialEq, Debug, Default, Serialize)]
+pub struct MilestonesView {
+    /// At the front door: 0.
+    pub accepted: Option<f64>,
+    /// First waited to be scheduled.
+    pub queued: Option<f64>,
+    /// First blocks.
+    pub blocks_allocated: Option<f64>,
+    /// First prompt chunk in a step.
+    pub prefill_start: Option<f64>,
+    /// First token computed.
+    pub first_token: Option<f64>,
+    /// A deadline passed.
+    pub deadline_fired: Option<f64>,
+    /// Abandonment observed for any other cause: the caller's leaving, a cancel by name, a shutdown.
+    pub disconnect_observed: Option<f64>,
+    /// First cancel sent to the worker.
+    pub cancel_sent: Option<f64>,
+    /// First cancel received there.
+    pub cancel_received: Option<f64>,
+    /// The engine made the attempt non-runnable.
+    pub cancel_applied: Option<f64>,
+    /// The gateway had the worker's answer.
+    pub cancel_acknowledged: Option<f64>,
+    /// The last step that computed anything for it was done.
+    pub last_compute: Option<f64>,
+    /// The last step that held rows of it was over.
+    pub fence_completed: Option<f64>,
+    /// Nothing left on the worker.
+    pub released: Option<f64>,
+    /// Nothing left at the gateway.
+    pub settled: Option<f64>,
+}
+
+/// How abandonment crossed one hop, in milliseconds since `accepted`.
+#[derive(Clone, Copy, PartialEq, Debug, Serialize)]
+pub struct BoundaryView {
+    /// `client-gateway` or `gateway-worker`.
+    pub hop: &'static str,
+    /// When this side first knew: at the gateway's edge, or when the gateway turned to the worker.
+    pub observed: Option<f64>,
+    /// When it was passed on: the cancel sent, or the cancel received by the worker.
+    pub forwarded: Option<f64>,
+    /// When the far side had nothing left of it: settled, or released.
+    pub acknowledged: Option<f64>,
+    /// How far these stamps' clocks may be apart; 0 in one process, which has one clock.
+    pub clock_error_ms: f64,
+}
+
+/// Token counts of a run, over all attempts and sequences.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize)]
+pub struct TokensView {
+    /// Tokens of the prompt.
+    pub prompt: u64,
+    /// Of them, those whose K and V came from the prefix index when the run was first given blocks.
+    pub cached_prompt: u64,
+    /// Generated and part of the answer.
+    pub generated: u64,
+    /// Handed to the caller's connection.
+    pub delivered: u64,
+    /// Waste: every token whose step was done after the first observation of abandonment, whether it was still taken into the answer or
+    /// thrown away.
+    pub after_disconnect: u64,
+    /// Waste: prompt positions (also recomputed ones) whose step was done after it.
+    pub prompt_computed_after_disconnect: u64,
+    /// Thrown away though nobody had left: a stop was found while the next step was already under way.
+    pub overrun: u64,
+}
+
+/// Step counts of a run: steps that computed something for it, even if a part of the layers only.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize)]
+pub struct StepsView {
+    /// All of them.
+    pub total: u64,
+    /// Those that were done after the first observation of abandonment.
+    pub after_disconnect: u64,
+}
+
+/// Block counts of a run.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize)]
+pub struct BlocksView {
+    /// Held now.
+    pub held: u32,
+    /// Most held at once.
+    pub peak: u32,
+    /// Shared with others at some time.
+    pub shared: u32,
+}
+
+impl RunView {
+    pub(crate) fn of(run: &Run) -> RunView {
+        let base = run.stamps.accepted.unwrap_or(run.opened);
+        let released = run.is_released();
+        let guarantee = run.guarantee();
+        let confirmed = guarantee == Some(lifecycle::Guarantee::Confirmed);
+        RunView {
+            object: "run",
+            id: run.key.run.as_str().to_owned(),
+            model: run.model.as_deref().unwrap_or_default().to_owned(),
+            state: run.state(),
+            released,
+            settled: run.stamps.settled.is_some(),
+            attempt: run.current().map_or(0, |a| a.number),
+            outcome: run.outcome.as_ref().map(|o| OutcomeView {
+                kind: o.kind().as_str(),
+                cause: o.cause.as_str(),
+                reason: o.reason.clone(),
+            }),
+            delivery: run.delivery().as_str(),
+            guarantee: guarantee.map(|g| g.as_str()),
+            waste_bound_tokens: confirmed.then_some(0),
+            phase_at_disconnect: run.phase_at_disconnect.map(|p| p.as_str()),
+            milestones: MilestonesView::of(&run.stamps, base),
+            boundaries: boundaries(&run.stamps, base),
+            tokens: run.tokens,
+            steps: run.steps,
+            blocks: run.blocks,
+            superseded: run.superseded.iter().map(|c: &Cause| c.as_str()).collect(),
+        }
+    }
+}
+
+impl MilestonesView {
+    fn of(s: &Stamps, base: Time) -> MilestonesView {
+        let ms = |at: Option<Time>| at.map(|t| t.ms_since(base));
+        MilestonesView {
+            accepted: ms(s.accepted),
+            queued: ms(s.queued),
+            blocks_allocated: ms(s.blocks_allocated),
+            prefill_start: ms(s.prefill_start),
+            first_token: ms(s.first_token),
+            deadline_fired: ms(s.deadline_fired),
+            disconnect_observed: ms(s.disconnect_observed),
+            cancel_sent: ms(s.cancel_sent),
+            cancel_received: ms(s.cancel_received),
+            cancel_applied: ms(s.cancel_applied),
+            cancel_acknowledged: ms(s.cancel_acknowledged),
+            last_compute: ms(s.last_compute),
+            fence_completed: ms(s.fence_completed),
+            released: ms(s.released),
+            settled: ms(s.settled),
+        }
+    }
+}
+
+/// Both hops, also for a run that nobody abandoned: then nothing was observed, and `acknowledged`, which belongs to it, is null as well.
+fn boundaries(s: &Stamps, base: Time) -> [BoundaryView; 2] {
+    let hop = |hop, observed: Option<Time>, forwarded: Option<Time>, acknowledged: Option<Time>| BoundaryView {
+        hop,
+        observed: observed.map(|t| t.ms_since(base)),
+        forwarded: forwarded.map(|t| t.ms_since(base)),
+        acknowledged: acknowledged.filter(|_| observed.is_some()).map(|t| t.ms_since(base)),
+        clock_error_ms: 0.0,
+    };
+    [hop("client-gateway", s.observed, s.cancel_sent, s.settled), hop("gateway-worker", s.cancel_sent, s.cancel_received, s.released)]
+}

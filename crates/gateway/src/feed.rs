@@ -33,8 +33,15 @@ pub(crate) enum Item {
 #[derive(Debug)]
 pub(crate) struct Feed {
     send: UnboundedSender<Item>,
-    waiting: Arc<AtomicUsize>,
+    counts: Arc<Counts>,
     limit: usize,
+}
+
+/// Items that went in and out.
+#[derive(Debug, Default)]
+struct Counts {
+    pushed: AtomicUsize,
+    popped: AtomicUsize,
 }
 
 impl Feed {
@@ -49,28 +56,33 @@ impl Feed {
 
     /// Adds what must get through whatever waits.
     pub(crate) fn send(&self, item: Item) {
-        self.waiting.fetch_add(1, Ordering::Relaxed);
+        self.counts.pushed.fetch_add(1, Ordering::Relaxed);
         // A reader that is gone has said so to the table already.
         let _ = self.send.send(item);
     }
 
     /// Items that nobody has taken yet.
     pub(crate) fn waiting(&self) -> usize {
-        self.waiting.load(Ordering::Relaxed)
+        self.counts.pushed.load(Ordering::Relaxed).saturating_sub(self.popped())
+    }
+
+    /// Items that were taken so far.
+    pub(crate) fn popped(&self) -> usize {
+        self.counts.popped.load(Ordering::Relaxed)
     }
 }
 
 /// The reader's half of the queue alone.
 pub(crate) struct FeedEnd {
     receive: UnboundedReceiver<Item>,
-    waiting: Arc<AtomicUsize>,
+    counts: Arc<Counts>,
 }
 
 /// A queue of at most `limit` pieces.
 pub(crate) fn feed(limit: usize) -> (Feed, FeedEnd) {
     let (send, receive) = unbounded_channel();
-    let waiting = Arc::new(AtomicUsize::new(0));
-    (Feed { send, waiting: waiting.clone(), limit }, FeedEnd { receive, waiting })
+    let counts = Arc::new(Counts::default());
+    (Feed { send, counts: counts.clone(), limit }, FeedEnd { receive, counts })
 }
 
 /// Whoever delivers an answer: the handler first, then the response's body. It owns nothing of the run: dropping it at any moment tells the
@@ -95,7 +107,7 @@ impl Reader {
     pub(crate) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Item> {
         let item = ready!(self.end.receive.poll_recv(cx));
         if item.is_some() {
-            self.end.waiting.fetch_sub(1, Ordering::Relaxed);
+            self.end.counts.popped.fetch_add(1, Ordering::Relaxed);
         }
         Poll::Ready(item.unwrap_or_else(|| Item::End { outcome: Outcome::of(Cause::WorkerError), usage: Usage::default() }))
     }

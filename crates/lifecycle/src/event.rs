@@ -166,6 +166,8 @@ pub enum Event {
         /// Blocks that had to be quarantined.
         quarantined: u32,
     },
+    /// A message from an older life of its sender, or meant for an older life of this process, changed nothing (C-3).
+    StaleMessage,
     /// A typed defect: something impossible was asked for and refused. Never expected.
     Defect {
         /// What, for a person.

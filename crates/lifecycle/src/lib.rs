@@ -2,13 +2,19 @@
 //!
 //! Pure: no I/O, no clock, no randomness. Knows nothing of blocks, wire or storage.
 
+pub mod attempt;
+pub mod call;
 pub mod cause;
 pub mod event;
 pub mod id;
 pub mod message;
 pub mod params;
+pub mod register;
 pub mod time;
 
+pub use attempt::{Applied, AttemptEvent, AttemptState, Defect, Resumable};
+pub use call::{Call, CallEffect, CallEvent, CallState};
 pub use cause::{Cause, Delivery, Guarantee, Outcome, OutcomeKind, Phase};
 pub use id::{AttemptId, IdError, Incarnation, RunId, RunKey, StepId, Tenant};
+pub use register::Register;
 pub use time::Time;

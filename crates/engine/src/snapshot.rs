@@ -1,0 +1,62 @@
+//! One consistent cut of the engine: the account of C-15 and the runs.
+// contract: C-15
+
+use lifecycle::message::{AttemptCut, BlockCut, Snapshot};
+use lifecycle::{AttemptState, StepId};
+
+use crate::engine::Engine;
+
+impl Engine {
+    /// The account and the live attempts; with every block if `blocks` (O(pool)).
+    pub fn snapshot(&self, blocks: bool) -> Snapshot {
+        let account = self.pool.account();
+        let (mut queued, mut running, mut stopping) = (0, 0, 0);
+        let mut attempts: Vec<&crate::attempt::Attempt> = self.attempts.values().collect();
+        attempts.sort_by_key(|a| a.rank);
+        for a in &attempts {
+            match a.state {
+                AttemptState::Stopping { .. } | AttemptState::Released { .. } => stopping += 1,
+                AttemptState::Prefilling | AttemptState::Decoding => running += 1,
+                _ => queued += 1,
+            }
+        }
+        Snapshot {
+            step: StepId(self.next_step - 1),
+            block_tokens: self.limits.block_tokens,
+            total: account.total,
+            free: account.free,
+            active: account.active,
+            orphaned: 0,
+            cached: account.cached,
+            draining: account.draining,
+            quarantined: account.quarantined,
+            queued,
+            running,
+            stopping,
+            stale_releases: account.stale_releases,
+            foreign_releases: account.foreign_releases,
+            late_completions: account.late_completions,
+            reserved_bytes: u64::from(self.limits.blocks_total) * self.limits.block_bytes,
+            tombstones: self.tombstones.len() as u32,
+            attempts: attempts
+                .iter()
+                .map(|a| AttemptCut { attempt: a.id.clone(), state: a.state.name(), blocks: a.blocks_held() })
+                .collect(),
+            blocks: if blocks { self.block_cuts() } else { Vec::new() },
+        }
+    }
+
+    fn block_cuts(&self) -> Vec<BlockCut> {
+        let owner = |o: &kv::Owner| self.owners.get(o).and_then(|key| self.attempts.get(key)).map(|a| a.id.clone());
+        self.pool
+            .blocks()
+            .map(|b| BlockCut {
+                block: b.block.0,
+                generation: b.generation.0,
+                state: b.state.as_str(),
+                owners: b.owners.iter().filter_map(owner).collect(),
+                fence: b.fence,
+            })
+            .collect()
+    }
+}

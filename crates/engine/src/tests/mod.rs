@@ -1,0 +1,5 @@
+//! Tests of the engine against a simulated device, whose memory makes every misuse of a block visible as a wrong token.
+
+mod cases;
+mod random;
+mod simulated;

@@ -1,0 +1,43 @@
+//! The one register of a run, as a value of its own so that nothing but compare-and-set can change it.
+//!
+//! Invariant: an outcome that is set never changes, and no attempt begins after it.
+
+use crate::Cause;
+
+/// The one register of a run: which attempt is current, and how the run ended. Both change by compare-and-set only.
+// contract: C-5
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Register {
+    attempt: u32,
+    outcome: Option<Cause>,
+}
+
+impl Register {
+    /// The current attempt, from 1; 0 before the first dispatch.
+    pub const fn attempt(&self) -> u32 {
+        self.attempt
+    }
+
+    /// Why the run ended; `None` while it has not.
+    pub const fn outcome(&self) -> Option<Cause> {
+        self.outcome
+    }
+
+    /// Makes `from + 1` the current attempt if `from` still is and no outcome is set. Returns whether it did.
+    pub const fn next_attempt(&mut self, from: u32) -> bool {
+        let open = self.attempt == from && self.outcome.is_none() && from < u32::MAX;
+        if open {
+            self.attempt = from + 1;
+        }
+        open
+    }
+
+    /// Sets the outcome if `attempt` is the current one and none is set. Returns whether it did.
+    pub const fn set_outcome(&mut self, attempt: u32, cause: Cause) -> bool {
+        let open = self.attempt == attempt && self.outcome.is_none();
+        if open {
+            self.outcome = Some(cause);
+        }
+        open
+    }
+}

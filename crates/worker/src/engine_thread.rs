@@ -1,0 +1,321 @@
+//! The engine thread: takes mail, lets the engine decide, carries its effects out, keeps the device busy.
+//!
+//! It computes nothing itself, so a cancel is applied within microseconds of its arrival, whatever the device is doing.
+// contract: C-12, C-13
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
+use std::thread::JoinHandle;
+
+use engine::{Device, Effect, Engine, EngineConfig, Flag, Input, StepPlan, Submission, SubmitError};
+use lifecycle::event::Event;
+use lifecycle::message::{Down, From, Receipt, Submit, Up, Usage};
+use lifecycle::{AttemptId, Cause, Incarnation, Outcome};
+use model::text::Text;
+use observe::Journal;
+
+use crate::answer::Answer;
+use crate::mail::{Job, Mail};
+use crate::tokenise;
+
+/// Most items in the mailbox; a sender beyond that waits.
+const MAILBOX_LIMIT: usize = 65_536;
+
+/// What a worker needs to know beside its device and its model's text side.
+#[derive(Clone, Debug)]
+pub struct WorkerConfig {
+    /// This life of the worker.
+    pub incarnation: Incarnation,
+    /// The engine's limits.
+    pub engine: EngineConfig,
+    /// Threads that render and tokenise prompts.
+    pub tokenise_threads: usize,
+}
+
+/// The worker takes no more messages.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[error("the worker has ended")]
+pub struct Closed;
+
+/// A running worker.
+pub struct Worker {
+    mailbox: SyncSender<Mail>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Worker {
+    /// Hands a message to the worker. Order is kept.
+    pub fn send(&self, message: From<Down>) -> Result<(), Closed> {
+        self.mailbox.send(Mail::Down(message)).map_err(|_| Closed)
+    }
+
+    /// A sender that outlives this handle.
+    pub fn sender(&self) -> impl Fn(From<Down>) -> Result<(), Closed> + Send + Sync + 'static {
+        let mailbox = self.mailbox.clone();
+        move |message| mailbox.send(Mail::Down(message)).map_err(|_| Closed)
+    }
+
+    /// Ends every attempt (cause `shutdown`), waits until all are released and the threads are gone.
+    pub fn stop(mut self) {
+        let _ = self.mailbox.send(Mail::Stop);
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+/// Starts a worker over a device. `up` gets what it has to say; it never waits for a caller, only for the channel.
+pub fn start(
+    config: WorkerConfig,
+    device: Box<dyn Device>,
+    text: Arc<Text>,
+    journal: Journal,
+    up: tokio::sync::mpsc::Sender<From<Up>>,
+) -> std::io::Result<Worker> {
+    let (mailbox, mail) = sync_channel(MAILBOX_LIMIT);
+    let jobs = tokenise::start(config.tokenise_threads.max(1), text.clone(), mailbox.clone())?;
+    let engine = Engine::new(config.engine, device.limits());
+    let mut thread = EngineThread {
+        incarnation: config.incarnation,
+        engine,
+        device,
+        text,
+        journal,
+        up,
+        mailbox: mailbox.clone(),
+        jobs,
+        answers: HashMap::new(),
+        gateway: None,
+        refused_plan: None,
+        stopping: false,
+        audited: true,
+    };
+    let handle = std::thread::Builder::new().name("kvit-engine".into()).spawn(move || thread.run(mail))?;
+    Ok(Worker { mailbox, thread: Some(handle) })
+}
+
+/// The shell's part of a run: its text, and the switch of its tokeniser.
+struct Live {
+    answer: Answer,
+    unwanted: Flag,
+}
+
+struct EngineThread {
+    incarnation: Incarnation,
+    engine: Engine,
+    device: Box<dyn Device>,
+    text: Arc<Text>,
+    journal: Journal,
+    up: tokio::sync::mpsc::Sender<From<Up>>,
+    mailbox: SyncSender<Mail>,
+    jobs: tokenise::Jobs,
+    answers: HashMap<AttemptId, Live>,
+    /// The newest life of the gateway that was heard.
+    gateway: Option<Incarnation>,
+    /// A plan that the device had no room for yet.
+    refused_plan: Option<StepPlan>,
+    stopping: bool,
+    audited: bool,
+}
+
+impl EngineThread {
+    fn run(&mut self, mail: Receiver<Mail>) {
+        loop {
+            self.keep_device_busy();
+            self.audit_when_idle();
+            if self.stopping && self.engine.is_idle() {
+                return;
+            }
+            let first = match self.engine.next_deadline() {
+                None => mail.recv().map_err(|_| RecvTimeoutError::Disconnected),
+                Some(at) => mail.recv_timeout(at.since(self.journal.clock().now())),
+            };
+            match first {
+                Ok(item) => self.take(item),
+                Err(RecvTimeoutError::Timeout) => self.apply(Input::Tick),
+                Err(RecvTimeoutError::Disconnected) => return,
+            }
+            // All that has arrived counts before the next step is planned.
+            while let Ok(item) = mail.try_recv() {
+                self.take(item);
+            }
+        }
+    }
+
+    fn take(&mut self, item: Mail) {
+        match item {
+            Mail::Down(From { incarnation, message }) => {
+                // contract: C-3
+                if self.gateway.is_some_and(|newest| incarnation < newest) {
+                    self.journal.record(None, 0, Event::StaleMessage);
+                    return;
+                }
+                self.gateway = Some(incarnation);
+                self.take_down(message);
+            }
+            Mail::Tokenised { attempt, number, result } => match result {
+                Ok(tokens) => self.apply(Input::Tokenised { attempt, tokens }),
+                Err(outcome) => self.apply(Input::End { attempt, number, outcome }),
+            },
+            Mail::StepDone(done) => self.apply(Input::StepDone(done)),
+            Mail::Stop => {
+                self.stopping = true;
+                let live: Vec<AttemptId> = self.answers.keys().cloned().collect();
+                for attempt in live {
+                    self.apply(Input::End { attempt, number: 0, outcome: Outcome::of(Cause::Shutdown) });
+                }
+            }
+        }
+    }
+
+    fn take_down(&mut self, message: Down) {
+        match message {
+            Down::Submit(submit) => self.submit(*submit),
+            Down::Cancel { attempt, cause, number, observed_ago: _ } => {
+                if let Some(live) = self.answers.get(&attempt) {
+                    live.unwanted.set();
+                }
+                self.apply(Input::End { attempt, number, outcome: Outcome::of(cause) });
+            }
+            Down::Ask { ask, blocks } => {
+                let snapshot = Box::new(self.engine.snapshot(blocks));
+                self.say(Up::Answer { ask, snapshot });
+            }
+        }
+    }
+
+    fn submit(&mut self, submit: Submit) {
+        let refusal = match () {
+            // contract: C-2
+            () if submit.worker != self.incarnation => Some(Outcome::because(Cause::WorkerLost, "meant for an earlier life of this worker")),
+            () if self.stopping => Some(Outcome::because(Cause::Shutdown, "this worker is stopping")),
+            () => None,
+        };
+        if let Some(outcome) = refusal {
+            let attempt = submit.attempt;
+            self.say(Up::Ended { attempt: attempt.clone(), outcome, usage: Usage::default() });
+            return self.say(Up::Released { attempt, receipt: Receipt::default() });
+        }
+        let now = self.journal.clock().now();
+        let params = submit.params;
+        let mut stop_tokens = params.stop_token_ids;
+        if !params.ignore_eos {
+            stop_tokens.extend_from_slice(self.text.end_tokens());
+        }
+        let unwanted = Flag::default();
+        let answer = Answer::new(self.text.clone(), params.n, &params.stop, params.sampling.logprobs.is_some());
+        self.answers.insert(submit.attempt.clone(), Live { answer, unwanted: unwanted.clone() });
+        self.apply(Input::Submit(Box::new(Submission {
+            attempt: submit.attempt.clone(),
+            number: submit.number,
+            n: params.n,
+            max_tokens: params.max_tokens,
+            sampling: params.sampling,
+            stop_tokens,
+            cache_salt: params.cache_salt.to_string(),
+            priority: params.priority,
+            deadlines: submit.deadlines.iter().map(|d| (now.after(d.left), d.cause)).collect(),
+        })));
+        if self.answers.contains_key(&submit.attempt) {
+            self.jobs.send(Job { attempt: submit.attempt, number: submit.number, prompt: submit.prompt, unwanted });
+        }
+    }
+
+    fn apply(&mut self, input: Input) {
+        self.audited = false;
+        let now = self.journal.clock().now();
+        let effects = self.engine.apply(input, now);
+        self.carry_out(effects);
+    }
+
+    /// Tokens first, as one message; then what was decided, in order. A stop string found in the text is one more input.
+    fn carry_out(&mut self, effects: Vec<Effect>) {
+        let step = self.engine.newest_done();
+        let mut deltas = Vec::new();
+        let mut stops = Vec::new();
+        for effect in &effects {
+            let Effect::Token { attempt, sequence, sampled, finish } = effect else { continue };
+            let Some(live) = self.answers.get_mut(attempt) else { continue };
+            let (delta, stop_found) = live.answer.push(attempt, *sequence, sampled, *finish);
+            deltas.push(delta);
+            if stop_found {
+                stops.push((attempt.clone(), *sequence));
+            }
+        }
+        if !deltas.is_empty() {
+            self.say(Up::Step { step, deltas });
+        }
+        for effect in effects {
+            self.carry_out_one(effect);
+        }
+        for (attempt, sequence) in stops {
+            self.apply(Input::Stop { attempt, sequence });
+        }
+    }
+
+    fn carry_out_one(&mut self, effect: Effect) {
+        match effect {
+            Effect::Journal(Some(id), event) => self.journal.record(Some(&id.key), id.attempt, event),
+            Effect::Journal(None, event) => self.journal.record(None, 0, event),
+            Effect::Token { .. } => {}
+            Effect::Accepted { attempt, prompt_tokens } => self.say(Up::Accepted { attempt, prompt_tokens }),
+            Effect::CancelAcknowledged { attempt, won } => self.say(Up::CancelAcknowledged { attempt, won }),
+            Effect::Ended { attempt, outcome, usage } => {
+                if let Some(live) = self.answers.remove(&attempt) {
+                    live.unwanted.set();
+                }
+                self.say(Up::Ended { attempt, outcome, usage });
+            }
+            Effect::Released { attempt, receipt } => self.say(Up::Released { attempt, receipt }),
+        }
+    }
+
+    fn say(&mut self, message: Up) {
+        // An error means that the gateway side is gone; the engine goes on until it is told to stop.
+        let _ = self.up.blocking_send(From { incarnation: self.incarnation, message });
+    }
+
+    fn keep_device_busy(&mut self) {
+        loop {
+            let plan = match self.refused_plan.take() {
+                Some(plan) => plan,
+                None => {
+                    let (plan, effects) = self.engine.plan();
+                    self.carry_out(effects);
+                    match plan {
+                        Some(plan) => plan,
+                        None => return,
+                    }
+                }
+            };
+            let mailbox = self.mailbox.clone();
+            let sink = Box::new(move |done| {
+                let _ = mailbox.send(Mail::StepDone(done));
+            });
+            match self.device.submit(plan, sink) {
+                Ok(()) => {}
+                Err((SubmitError::Full, plan)) => {
+                    self.refused_plan = Some(plan);
+                    return;
+                }
+                Err((SubmitError::Lost(why), _)) => {
+                    tracing::error!(%why, "the device is lost");
+                    self.apply(Input::DeviceLost(why));
+                }
+            }
+        }
+    }
+
+    /// With nothing alive the whole account can be recomputed; it must agree.
+    fn audit_when_idle(&mut self) {
+        if self.audited || !self.engine.is_idle() {
+            return;
+        }
+        self.audited = true;
+        if let Err(defect) = self.engine.audit() {
+            tracing::error!(%defect, "the block account does not agree with the blocks");
+            self.journal.record(None, 0, Event::Defect { what: "audit" });
+        }
+    }
+}

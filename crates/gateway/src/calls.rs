@@ -151,7 +151,7 @@ impl Calls {
     }
 
     /// Applies one event to a run's machine and carries out what it says, in its order.
-    pub(crate) fn apply(&self, entry: &mut Entry, event: CallEvent) -> Applied {
+    pub(crate) fn apply(&self, entry: &mut Entry, event: CallEvent) {
         let (applied, effects) = entry.call.apply(event);
         if let Applied::Defect(defect) = applied {
             tracing::error!(run = %entry.key.run, %defect, "refused");
@@ -163,7 +163,6 @@ impl Calls {
         if entry.call.is_released() || matches!(entry.call.state(), lifecycle::CallState::Void { .. }) {
             entry.released.send_replace(true);
         }
-        applied
     }
 
     fn carry_out(&self, entry: &mut Entry, effect: CallEffect) {

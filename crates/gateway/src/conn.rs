@@ -8,7 +8,7 @@
 // contract: C-10 C-24
 
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::AsFd;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -16,7 +16,6 @@ use std::task::{Context, Poll, ready};
 
 use lifecycle::Cause;
 use socket2::{SockRef, TcpKeepalive};
-use tokio::io::unix::AsyncFd;
 use tokio::io::{AsyncRead, AsyncWrite, Interest, ReadBuf};
 use tokio::net::TcpStream;
 use tokio::sync::Notify;
@@ -83,21 +82,20 @@ pub(crate) fn prepare(stream: &TcpStream, config: &GatewayConfig) -> io::Result<
     socket.set_send_buffer_size(config.send_buffer_bytes)
 }
 
-/// A duplicate of the socket, registered for its end.
-pub(crate) fn duplicate(stream: &TcpStream) -> io::Result<AsyncFd<OwnedFd>> {
-    AsyncFd::with_interest(stream.as_fd().try_clone_to_owned()?, Interest::READABLE | Interest::ERROR)
+/// A second handle on the socket with a registration of its own: hyper clears the first one's readiness as it reads.
+pub(crate) fn duplicate(stream: &TcpStream) -> io::Result<TcpStream> {
+    TcpStream::from_std(std::net::TcpStream::from(stream.as_fd().try_clone_to_owned()?))
 }
 
 /// Watches until the peer's end or an error is seen, and tells. The registration is edge-triggered and nothing is read, so bytes that
 /// nobody reads neither wake it again nor hide the end behind them.
 // field: F-01 F-03 F-13
-pub(crate) async fn watch(fd: AsyncFd<OwnedFd>, state: Arc<ConnState>, allow_half_close: bool) {
+pub(crate) async fn watch(socket: TcpStream, state: Arc<ConnState>, allow_half_close: bool) {
     let mut interest = Interest::READABLE | Interest::ERROR;
     loop {
-        let Ok(mut guard) = fd.ready(interest).await else { return };
-        let ready = guard.ready();
+        let Ok(ready) = socket.ready(interest).await else { return };
         if ready.is_error() {
-            return state.observe(classify(SockRef::from(&fd).take_error().ok().flatten()));
+            return state.observe(classify(SockRef::from(&socket).take_error().ok().flatten()));
         }
         if ready.is_read_closed() {
             if !allow_half_close {
@@ -106,7 +104,8 @@ pub(crate) async fn watch(fd: AsyncFd<OwnedFd>, state: Arc<ConnState>, allow_hal
             // "Read side closed" stays set for ever: from here on only an error says anything.
             interest = Interest::ERROR;
         }
-        guard.clear_ready();
+        // "Would block" clears the readiness to read and nothing else, so no end and no error can get lost between two looks.
+        let _ = socket.try_io(Interest::READABLE, || Err::<(), _>(io::ErrorKind::WouldBlock.into()));
     }
 }
 

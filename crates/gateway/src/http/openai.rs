@@ -29,7 +29,7 @@ pub(crate) struct Shape {
     pub(crate) id: String,
     pub(crate) model: Arc<str>,
     pub(crate) created: u64,
-    pub(crate) fingerprint: Arc<str>,
+    pub(crate) fingerprint: &'static str,
     pub(crate) logprobs: bool,
     pub(crate) include_usage: bool,
 }
@@ -109,7 +109,7 @@ impl Shape {
     }
 
     fn object(&self, object: &str, choices: Vec<Value>) -> Value {
-        json!({"id": self.id, "object": object, "created": self.created, "model": &*self.model, "system_fingerprint": &*self.fingerprint,
+        json!({"id": self.id, "object": object, "created": self.created, "model": &*self.model, "system_fingerprint": self.fingerprint,
                "choices": choices})
     }
 

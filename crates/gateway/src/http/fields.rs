@@ -92,7 +92,12 @@ fn changes_nothing(name: &str, value: &Value) -> bool {
         return true;
     }
     match name {
-        "user" | "metadata" | "service_tier" | "prompt_cache_key" | "prompt_cache_retention" | "safety_identifier"
+        "user"
+        | "metadata"
+        | "service_tier"
+        | "prompt_cache_key"
+        | "prompt_cache_retention"
+        | "safety_identifier"
         | "parallel_tool_calls" => true,
         "store" | "echo" | "use_beam_search" | "include_stop_str_in_output" => value == &Value::Bool(false),
         "skip_special_tokens" | "add_generation_prompt" => value == &Value::Bool(true),

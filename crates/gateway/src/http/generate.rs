@@ -97,13 +97,7 @@ async fn read(calls: &Calls, body: Body) -> Result<Bytes, ApiError> {
     }
 }
 
-fn order(
-    kind: Kind,
-    calls: &Calls,
-    requested: Option<RunId>,
-    headers: &HeaderMap,
-    body: &[u8],
-) -> Result<(Order, Shape), ApiError> {
+fn order(kind: Kind, calls: &Calls, requested: Option<RunId>, headers: &HeaderMap, body: &[u8]) -> Result<(Order, Shape), ApiError> {
     let mut fields = Fields::parse(body)?;
     fields::model(&mut fields, &calls.model)?;
     let (prompt, common) = match kind {

@@ -74,15 +74,13 @@ pub(crate) async fn cancel(State(calls): State<Arc<Calls>>, Path(id): Path<Strin
     let key = key(&id)?;
     let map = params(query, &["wait_ms"])?;
     let max = calls.config.cancel_wait_max;
-    let wait = match map.get("wait_ms") {
-        None => calls.config.cancel_wait,
-        Some(text) => text
-            .parse()
-            .ok()
-            .map(Duration::from_millis)
-            .filter(|wait| *wait <= max)
-            .ok_or_else(|| ApiError::field("wait_ms", format!("must be a whole number of milliseconds from 0 to {}", max.as_millis())))?,
-    };
+    let wait =
+        match map.get("wait_ms") {
+            None => calls.config.cancel_wait,
+            Some(text) => text.parse().ok().map(Duration::from_millis).filter(|wait| *wait <= max).ok_or_else(|| {
+                ApiError::field("wait_ms", format!("must be a whole number of milliseconds from 0 to {}", max.as_millis()))
+            })?,
+        };
     if let Some(mut released) = calls.cancel(&key) {
         // A closed channel is a run that has settled meanwhile; both are what was waited for.
         let _ = tokio::time::timeout(wait, released.wait_for(|released| *released)).await;

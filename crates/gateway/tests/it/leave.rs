@@ -79,7 +79,11 @@ async fn behind_unread_bytes() {
             let mut stand = default_stand().await;
             let mut socket = send(stand.addr, &chat_request("r1", &format!(r#","stream":{stream}"#))).await;
             let attempt = stand.worker.accept().await.attempt;
-            let more = chat_request("r2", &format!(r#","user":"{}""#, "x".repeat(30_000))).repeat(8);
+            if stream == "true" {
+                // A close with something unread would be a reset.
+                read_until(&mut socket, "assistant").await;
+            }
+            let more = chat_request("r2", &format!(r#","user":"{}""#, "x".repeat(30_000))).repeat(3);
             socket.write_all(more.as_bytes()).await.expect("the kernel's buffers take it");
             leave.now(socket);
             assert_eq!(stand.worker.obey(&attempt).await.as_str(), cause);

@@ -166,8 +166,9 @@ async fn everything_asked_for_reaches_the_worker() {
 async fn defaults_are_openais_and_seeds_differ() {
     let mut stand = default_stand().await;
     let mut seeds = std::collections::HashSet::new();
+    let mut sockets = Vec::new();
     for prompt in [r#"["only one"]"#, r#"[[1,2,3]]"#] {
-        let _socket = send(stand.addr, &request_text("POST", "/v1/completions", "", &format!(r#"{{"prompt":{prompt}}}"#))).await;
+        sockets.push(send(stand.addr, &request_text("POST", "/v1/completions", "", &format!(r#"{{"prompt":{prompt}}}"#))).await);
         let submit = stand.worker.submit().await;
         match submit.prompt {
             Prompt::Text(text) => assert_eq!(text, "only one"),

@@ -30,6 +30,7 @@ pub struct Stand {
 pub struct Simulated {
     down: mpsc::UnboundedReceiver<From<Down>>,
     pub up: Option<mpsc::Sender<From<Up>>>,
+    journal: Journal,
     step: u64,
 }
 
@@ -45,7 +46,7 @@ pub async fn stand(config: GatewayConfig) -> Stand {
     let gateway = Gateway::new(config, link, journal.clone(), GATEWAY);
     let (stop, stopped) = oneshot::channel::<()>();
     let served = tokio::spawn(async move { gateway.serve(listener, async { drop(stopped.await) }).await });
-    Stand { addr, journal, worker: Simulated { down, up: Some(up), step: 0 }, stop: Some(stop), served }
+    Stand { addr, journal: journal.clone(), worker: Simulated { down, up: Some(up), journal, step: 0 }, stop: Some(stop), served }
 }
 
 pub async fn default_stand() -> Stand {
@@ -165,7 +166,9 @@ impl Simulated {
         self.release(attempt).await;
     }
 
+    /// Nothing of the attempt is left: journalled by the worker, once, and then pushed.
     pub async fn release(&self, attempt: &AttemptId) {
+        self.journal.record(Some(&attempt.key), attempt.attempt, Event::Released { receipt: Receipt::default() });
         self.say(Up::Released { attempt: attempt.clone(), receipt: Receipt::default() }).await;
     }
 

@@ -35,6 +35,8 @@ pub(crate) struct Entry {
     pub(crate) usage: Usage,
     /// When somebody first no longer wanted it.
     pub(crate) observed: Option<Time>,
+    /// Whether the reader was told that the worker has taken it on.
+    pub(crate) accepted: bool,
     pub(crate) acknowledged: bool,
     /// Tokens in frames that hyper took.
     pub(crate) taken: u64,
@@ -180,6 +182,7 @@ impl Calls {
             CallEffect::Superseded { cause, won } => self.note(entry, Event::Superseded { cause, won }),
             CallEffect::Void => self.note(entry, Event::Void),
             CallEffect::Settle { proven } => {
+                tracing::info!(run = %entry.key.run, proven, "settled");
                 self.note(entry, Event::Settled { proven });
                 entry.feed = None;
             }
@@ -191,6 +194,7 @@ impl Calls {
         let observed_ago = now.since(entry.observed.unwrap_or(now));
         let wait = entry.repeat.1;
         entry.repeat = (now.after(wait), (wait * 2).min(self.config.cancel_repeat_max));
+        tracing::info!(run = %entry.key.run, %cause, count, "cancel sent");
         self.note(entry, Event::CancelSent { cause, count });
         let attempt = AttemptId { key: entry.key.clone(), attempt };
         // A link that broke has told the driver; the run then ends as void.

@@ -4,6 +4,8 @@
 //! So a task of our own watches a duplicate of the socket for its end, in every phase of a request, and tells the call table at once. What
 //! hyper itself runs into while reading or writing is observed on the way (`Observed`): an error can be read from a socket only once.
 //!
+//! What nobody can see: a close behind more unread bytes than the kernel's receive buffer holds. Its FIN has not arrived.
+//!
 //! Invariant: the first observation stands; nothing here waits for a handler, a body or the worker.
 // contract: C-10 C-24
 

@@ -12,7 +12,7 @@ use std::time::Duration;
 use lifecycle::event::Event;
 use lifecycle::message::{DeadlineLeft, Delta, Down, From, Prompt, Snapshot, Submit, Up, Usage};
 use lifecycle::params::Params;
-use lifecycle::{AttemptId, Call, CallEvent, CallState, Cause, RunId, RunKey, Tenant};
+use lifecycle::{AttemptId, Call, CallEvent, CallState, Cause, OutcomeKind, RunId, RunKey, Tenant};
 use tokio::sync::{mpsc, oneshot, watch};
 
 use crate::calls::{Calls, Entry, Table};
@@ -100,6 +100,7 @@ impl Calls {
             ended: None,
             usage: Usage::default(),
             observed: None,
+            accepted: false,
             acknowledged: false,
             taken: 0,
             deadlines: client.into_iter().chain([own]).collect(),
@@ -141,10 +142,7 @@ impl Calls {
         match message.message {
             Up::Accepted { attempt, prompt_tokens } => self.at(&attempt, |entry| {
                 entry.usage.prompt = prompt_tokens;
-                self.apply(entry, CallEvent::WorkerAccepted);
-                if let Some(feed) = &entry.feed {
-                    feed.send(Item::Accepted);
-                }
+                self.taken_on(entry);
             }),
             Up::Step { deltas, .. } => deltas.into_iter().for_each(|delta| self.delta(delta)),
             Up::CancelAcknowledged { attempt, .. } => self.at(&attempt, |entry| {
@@ -153,6 +151,9 @@ impl Calls {
                 }
             }),
             Up::Ended { attempt, outcome, usage } => self.at(&attempt, |entry| {
+                if outcome.kind() == OutcomeKind::Completed {
+                    self.taken_on(entry);
+                }
                 entry.usage = usage;
                 let cause = outcome.cause;
                 entry.ended = Some(outcome);
@@ -183,11 +184,22 @@ impl Calls {
         }
     }
 
+    /// The worker has taken the run on, whether it says so or shows it.
+    fn taken_on(&self, entry: &mut Entry) {
+        if !std::mem::replace(&mut entry.accepted, true) {
+            self.apply(entry, CallEvent::WorkerAccepted);
+            if let Some(feed) = &entry.feed {
+                feed.send(Item::Accepted);
+            }
+        }
+    }
+
     // field: F-80
     fn delta(&self, delta: Delta) {
         let attempt = delta.attempt.clone();
         let mut stalled = None;
         self.at(&attempt, |entry| {
+            self.taken_on(entry);
             let Some(feed) = &entry.feed else { return };
             if feed.waiting() == 0 {
                 entry.read.0 = self.now();

@@ -26,6 +26,8 @@ use crate::conn::{self, ConnState, Observed};
 
 /// How long the accept loop pauses when the process is out of something (file descriptors, memory).
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+/// How long runs may take to settle after the last connection is closed.
+const LAST_LOOK: Duration = Duration::from_millis(200);
 /// Probe interval on HTTP/2 connections, and how long an answer may take.
 const H2_PROBE: Duration = Duration::from_secs(15);
 
@@ -44,7 +46,7 @@ pub(crate) async fn serve(
     let broken = accept(calls, &listener, shutdown, &mut connections, &stop).await.err();
     drop(listener);
     calls.draining.store(true, Ordering::Release);
-    let left = settle(calls).await;
+    settle(calls).await;
     stop.send_replace(true);
     let config = &calls.config;
     // Callers take their last bytes; whoever does not is cut off by dropping the set.
@@ -53,7 +55,11 @@ pub(crate) async fn serve(
         tracing::warn!(connections = connections.len(), "connections closed before their answers were read");
     }
     connections.shutdown().await;
+    // A reader that went with its connection settles its run, if the worker has let go of it.
+    let mut live = calls.live.subscribe();
+    let _ = tokio::time::timeout(LAST_LOOK, live.wait_for(|n| *n == 0)).await;
     tasks.shutdown().await;
+    let left = *live.borrow();
     match (broken, left) {
         (Some(e), _) => Err(GatewayError::Listener(e)),
         (None, 0) => Ok(()),
@@ -61,16 +67,15 @@ pub(crate) async fn serve(
     }
 }
 
-/// Lets runs end, then cancels the rest; how many are left after all.
-async fn settle(calls: &Calls) -> usize {
+/// Lets runs end, then cancels the rest and waits for it.
+async fn settle(calls: &Calls) {
     let mut live = calls.live.subscribe();
     let none = |n: &usize| *n == 0;
     if tokio::time::timeout(calls.config.drain, live.wait_for(none)).await.is_err() {
+        tracing::info!(runs = *live.borrow(), "the drain's time is over; what still runs is cancelled");
         calls.cancel_all(Cause::Shutdown);
         let _ = tokio::time::timeout(calls.config.settle, live.wait_for(none)).await;
     }
-    let left = *live.borrow();
-    left
 }
 
 async fn accept(

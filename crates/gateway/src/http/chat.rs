@@ -22,8 +22,8 @@ pub(crate) fn parse(mut fields: Fields) -> Result<(Prompt, Common), ApiError> {
     let wanted = fields.bool("logprobs")?.unwrap_or(false);
     let top = fields.u32("top_logprobs")?;
     let logprobs = match (wanted, top) {
-        (false, Some(_)) => return Err(ApiError::field("top_logprobs", "is allowed only with logprobs: true")),
-        (false, None) => None,
+        (false, Some(1..)) => return Err(ApiError::field("top_logprobs", "is allowed only with logprobs: true")),
+        (false, Some(0) | None) => None,
         (true, top) => Some(top_logprobs(top)?),
     };
     let common = common(&mut fields, logprobs)?;

@@ -135,7 +135,7 @@ fn timeout(calls: &Calls, headers: &HeaderMap, body: Option<Duration>) -> Result
     }
 }
 
-/// Waits until the worker took the run on, or it ended before that.
+/// Waits until the worker took the run on, or it ended before that. The table sends no piece of an answer before `Accepted`.
 async fn first(reader: &mut Reader) -> Result<(), ApiError> {
     match reader.next().await {
         Item::Accepted | Item::Delta(_) => Ok(()),

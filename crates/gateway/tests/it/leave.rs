@@ -200,21 +200,27 @@ async fn one_stream_of_a_connection() {
     let (client, connection) = h2::client::handshake(tcp).await.expect("handshake");
     let driver = tokio::spawn(connection);
     let mut client = client.ready().await.expect("ready");
-    let mut open = async |id: &str| {
+    let mut open = async |id: &str, stream: bool| {
         let request = http::Request::post("http://test/v1/chat/completions").header("x-request-id", id).body(()).expect("a request");
         let (response, mut body) = client.send_request(request, false).expect("sent");
-        body.send_data(chat(r#","stream":true"#).into(), true).expect("sent");
+        body.send_data(chat(&format!(r#","stream":{stream}"#)).into(), true).expect("sent");
         (response, body)
     };
-    let (first, mut first_body) = open("a").await;
+    let (first, mut first_body) = open("a", true).await;
     let one = stand.worker.accept().await.attempt;
-    let (second, _second_body) = open("b").await;
+    let (second, _second_body) = open("b", true).await;
     let two = stand.worker.accept().await.attempt;
     let first = first.await.expect("headers");
     let second = second.await.expect("headers");
     first_body.send_reset(h2::Reason::CANCEL);
     assert_eq!(stand.worker.obey(&one).await, Cause::ClientReset);
     check(&stand, "a", "client_reset", "none").await;
+    // And one that has no headers yet.
+    let (third, mut third_body) = open("c", false).await;
+    let three = stand.worker.submit().await.attempt;
+    third_body.send_reset(h2::Reason::CANCEL);
+    assert_eq!(stand.worker.obey(&three).await, Cause::ClientReset);
+    check(&stand, "c", "client_reset", "none").await;
     let last = stand.worker.delta(&two, 0, "untouched", &[1], Some(Cause::Stop));
     stand.worker.step(vec![last]).await;
     stand.worker.end(&two, Outcome::of(Cause::Stop), 1).await;
@@ -225,7 +231,7 @@ async fn one_stream_of_a_connection() {
     }
     assert!(String::from_utf8_lossy(&text).contains("untouched") && text.ends_with(b"data: [DONE]\n\n"));
     assert_eq!(stand.settled("b").await["delivery"], "complete");
-    drop((first, client));
+    drop((first, third, client));
     driver.abort();
 }
 

@@ -10,5 +10,6 @@ mod leave;
 mod shapes;
 mod simulated;
 mod slow;
+mod storm;
 mod views;
 mod wire;

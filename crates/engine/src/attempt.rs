@@ -102,11 +102,6 @@ impl Sequence {
         self.tokens.len() - self.prompt_len
     }
 
-    /// Known tokens and those being chosen.
-    pub(crate) fn virtual_len(&self) -> usize {
-        self.tokens.len() + self.samples_in_flight
-    }
-
     /// Its prompt is in steps and its next row continues from the token that its last row chooses.
     pub(crate) fn is_decoding(&self) -> bool {
         self.sampled && self.finished.is_none()

@@ -25,7 +25,7 @@ impl Engine {
     pub(crate) fn step_done(&mut self, done: StepDone) {
         let Some(at) = self.in_flight.iter().position(|f| f.id == done.id) else {
             // Late, doubled or unknown: the pool counts it, nothing changes.
-            self.pool.fence_completed(done.id);
+            self.pool.note_late_completion();
             return;
         };
         if at > 0 {

@@ -4,7 +4,7 @@
 
 use lifecycle::event::Event;
 use lifecycle::message::{Receipt, Usage};
-use lifecycle::{AttemptEvent, AttemptId, Cause, Outcome, OutcomeKind, Time};
+use lifecycle::{AttemptEvent, AttemptId, Cause, Outcome, OutcomeKind, Phase, Time};
 
 use crate::admission::DEADLINES_MAX;
 use crate::engine::Engine;
@@ -71,7 +71,8 @@ impl Engine {
     /// Ends an attempt if nothing has ended it before. The caller calls `release_if_drained` afterwards, when its rows are settled.
     pub(crate) fn end_attempt(&mut self, key: u64, outcome: Outcome) {
         let Some(attempt) = self.attempts.get(&key) else { return };
-        let phase = attempt.state.phase();
+        let prompt_computed = attempt.sequences.iter().any(|s| s.sampled);
+        let phase = attempt.state.phase_with(prompt_computed, attempt.generated > 0).unwrap_or(Phase::Queued);
         let moved = self.step_machine(key, AttemptEvent::End(outcome.cause));
         if !moved {
             return;

@@ -156,16 +156,17 @@ impl AttemptState {
             (S::Suspended { .. }, E::Scheduled | E::Preempt | E::FirstToken) => return self.defect(event),
 
             (S::Tokenising | S::Queued | S::Prefilling | S::Decoding | S::Preempted, E::Attach) => return Applied::NoOp,
-            (
-                S::Tokenising | S::Queued | S::Prefilling | S::Decoding | S::Preempted | S::Suspended { .. },
-                event @ (E::End(_) | E::Submit | E::Drained),
-            ) => match event {
-                E::End(cause) => S::Stopping { cause },
-                // Never executed twice (C-2).
-                E::Submit => return Applied::NoOp,
-                // What may still be scheduled cannot have given everything back.
-                _ => return self.defect(event),
-            },
+            // Never executed twice (C-2).
+            (S::Tokenising | S::Queued | S::Prefilling | S::Decoding | S::Preempted | S::Suspended { .. }, E::Submit) => {
+                return Applied::NoOp;
+            }
+            (S::Tokenising | S::Queued | S::Prefilling | S::Decoding | S::Preempted | S::Suspended { .. }, E::End(cause)) => {
+                S::Stopping { cause }
+            }
+            // What may still be scheduled cannot have given everything back.
+            (S::Tokenising | S::Queued | S::Prefilling | S::Decoding | S::Preempted | S::Suspended { .. }, E::Drained) => {
+                return self.defect(event);
+            }
 
             (S::Stopping { cause }, E::Drained) => S::Released { cause },
             (S::Tombstoned { cause } | S::Stopping { cause } | S::Released { cause }, E::End(_)) => {

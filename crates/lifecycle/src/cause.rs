@@ -53,7 +53,7 @@ words! {
         ClientDeadline = "client_deadline",
         /// The gateway's own deadline passed.
         GatewayDeadline = "gateway_deadline",
-        /// The worker's copy of the deadline passed first.
+        /// A limit of the worker's own passed. A deadline that a gateway named keeps the gateway's cause, wherever it is found.
         WorkerDeadline = "worker_deadline",
         /// The run waited too long to be scheduled.
         QueueDeadline = "queue_deadline",

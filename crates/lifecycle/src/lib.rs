@@ -5,16 +5,22 @@
 pub mod attempt;
 pub mod call;
 pub mod cause;
+pub mod deadline;
 pub mod event;
 pub mod id;
 pub mod message;
+pub mod milestone;
 pub mod params;
 pub mod register;
 pub mod time;
+pub mod waste;
 
 pub use attempt::{Applied, AttemptEvent, AttemptState, Defect, Resumable};
 pub use call::{Call, CallEffect, CallEvent, CallState};
 pub use cause::{Cause, Delivery, Guarantee, Outcome, OutcomeKind, Phase};
+pub use deadline::Deadline;
 pub use id::{AttemptId, IdError, Incarnation, RunId, RunKey, StepId, Tenant};
+pub use milestone::{Boundary, BoundaryTimes, Milestone, Milestones};
 pub use register::Register;
 pub use time::Time;
+pub use waste::{Estimate, PhaseTokens, StepWork, Totals, Waste, WasteMeter};

@@ -1,0 +1,256 @@
+//! Starts the real binary and speaks to it over raw sockets, so that nothing between the test and the wire can hide a hang-up.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{Shutdown, TcpStream};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+
+/// Longest wait for anything that a test waits for.
+pub const PATIENCE: Duration = Duration::from_secs(60);
+
+/// A `kvit serve` of its own on a free port; ended by its process id when dropped.
+pub struct Server {
+    child: Child,
+    pub port: u16,
+}
+
+/// The tiny model, written once a test process.
+pub fn tiny_model() -> PathBuf {
+    static PATH: std::sync::OnceLock<PathBuf> = std::sync::OnceLock::new();
+    PATH.get_or_init(|| {
+        let dir = std::env::temp_dir().join(format!("kvit-it-{}", std::process::id()));
+        std::fs::create_dir_all(&dir).expect("the temporary folder can be made");
+        let path = dir.join("tiny.gguf");
+        model::tiny::write(&path, &model::tiny::TinySpec::default()).expect("the tiny model can be written");
+        path
+    })
+    .clone()
+}
+
+/// The real model, where `cargo xtask test` has put it.
+pub fn real_model() -> PathBuf {
+    let path = std::env::var_os("KVIT_TEST_MODEL").expect("KVIT_TEST_MODEL names the real model: run `cargo xtask test`");
+    PathBuf::from(path)
+}
+
+impl Server {
+    pub fn start(model: &Path, args: &[&str]) -> Server {
+        let mut child = Command::new(env!("CARGO_BIN_EXE_kvit"))
+            .args(["serve", "--port", "0", "--model"])
+            .arg(model)
+            .args(args)
+            .stdout(Stdio::piped())
+            .stderr(Stdio::inherit())
+            .spawn()
+            .expect("kvit starts");
+        let mut lines = BufReader::new(child.stdout.take().expect("its output is a pipe")).lines();
+        let line = lines.find_map(|l| l.ok().filter(|l| l.starts_with("listening on ")));
+        let port = line.and_then(|l| l.rsplit(':').next().and_then(|p| p.trim().parse().ok()));
+        let port = port.unwrap_or_else(|| {
+            let _ = child.kill();
+            panic!("kvit serve said no `listening on http://127.0.0.1:PORT`")
+        });
+        std::thread::spawn(move || lines.count()); // its output is read to the end, so that it never blocks
+        Server { child, port }
+    }
+
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    pub fn connect(&self) -> TcpStream {
+        let stream = TcpStream::connect(("127.0.0.1", self.port)).expect("the server accepts");
+        stream.set_read_timeout(Some(PATIENCE)).expect("a timeout can be set");
+        stream.set_nodelay(true).expect("nodelay can be set");
+        stream
+    }
+
+    /// One request on a connection of its own: status, headers in lower case, body.
+    pub fn request(&self, method: &str, path: &str, id: Option<&str>, body: Option<&Value>) -> (u16, String, Vec<u8>) {
+        let mut stream = self.connect();
+        send(&mut stream, method, path, id, body, true);
+        let mut all = Vec::new();
+        stream.read_to_end(&mut all).expect("the answer can be read");
+        let at = all.windows(4).position(|w| w == b"\r\n\r\n").expect("an answer has a head");
+        let head = String::from_utf8_lossy(&all[..at]).to_lowercase();
+        let status = head.split(' ').nth(1).and_then(|s| s.parse().ok()).expect("an answer has a status");
+        let raw = all[at + 4..].to_vec();
+        let body = if head.contains("transfer-encoding: chunked") { unchunk(&raw) } else { raw };
+        (status, head, body)
+    }
+
+    pub fn json(&self, method: &str, path: &str) -> (u16, Value) {
+        let (status, _, body) = self.request(method, path, None, None);
+        (status, serde_json::from_slice(&body).unwrap_or(Value::Null))
+    }
+
+    pub fn run(&self, id: &str) -> Value {
+        self.json("GET", &format!("/v1/runs/{id}")).1
+    }
+
+    pub fn kv(&self) -> Value {
+        self.json("GET", "/v1/kv").1
+    }
+
+    /// Waits until a run is released and settled, and returns it.
+    pub fn settled(&self, id: &str) -> Value {
+        self.wait_run(id, "settle", |run| run["released"] == true && run["settled"] == true)
+    }
+
+    pub fn wait_run(&self, id: &str, what: &str, when: impl Fn(&Value) -> bool) -> Value {
+        let since = Instant::now();
+        loop {
+            let run = self.run(id);
+            if when(&run) {
+                return run;
+            }
+            assert!(since.elapsed() < PATIENCE, "{id} did not {what}: {run:#}");
+            std::thread::sleep(Duration::from_millis(2));
+        }
+    }
+
+    /// CPU time of the process so far, in clock ticks.
+    pub fn cpu_ticks(&self) -> u64 {
+        let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.pid())).expect("the process lives");
+        let fields: Vec<&str> = stat.rsplit(')').next().unwrap_or("").split_whitespace().collect();
+        fields[11].parse::<u64>().unwrap_or(0) + fields[12].parse::<u64>().unwrap_or(0)
+    }
+
+    /// Sends SIGTERM and waits for the end; the exit status's success.
+    pub fn terminate(mut self) -> bool {
+        let status = Command::new("kill").args(["-TERM", &self.pid().to_string()]).status().expect("kill runs");
+        assert!(status.success());
+        let since = Instant::now();
+        while since.elapsed() < PATIENCE {
+            if let Some(status) = self.child.try_wait().expect("it can be waited for") {
+                return status.success();
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        false
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn send(stream: &mut TcpStream, method: &str, path: &str, id: Option<&str>, body: Option<&Value>, close: bool) {
+    let body = body.map(Value::to_string).unwrap_or_default();
+    let id = id.map(|id| format!("X-Request-Id: {id}\r\n")).unwrap_or_default();
+    let close = if close { "Connection: close\r\n" } else { "" };
+    let head =
+        format!("{method} {path} HTTP/1.1\r\nHost: t\r\n{close}{id}Content-Type: application/json\r\nContent-Length: {}\r\n\r\n", body.len());
+    stream.write_all(format!("{head}{body}").as_bytes()).expect("the request can be sent");
+}
+
+fn unchunk(mut raw: &[u8]) -> Vec<u8> {
+    let mut out = Vec::new();
+    while let Some(at) = raw.windows(2).position(|w| w == b"\r\n") {
+        let size = usize::from_str_radix(std::str::from_utf8(&raw[..at]).unwrap_or("0").trim(), 16).unwrap_or(0);
+        if size == 0 || raw.len() < at + 2 + size {
+            break;
+        }
+        out.extend_from_slice(&raw[at + 2..at + 2 + size]);
+        raw = raw.get(at + 4 + size..).unwrap_or_default();
+    }
+    out
+}
+
+/// How a caller goes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Leave {
+    Close,
+    Reset,
+}
+
+impl Leave {
+    pub fn cause(self) -> &'static str {
+        match self {
+            Leave::Close => "client_closed",
+            Leave::Reset => "client_reset",
+        }
+    }
+}
+
+/// A request in progress on a socket that the test can close as it likes.
+pub struct Caller {
+    stream: Option<TcpStream>,
+    reader: BufReader<TcpStream>,
+}
+
+impl Caller {
+    pub fn post(server: &Server, path: &str, id: &str, body: &Value) -> Caller {
+        let mut stream = server.connect();
+        send(&mut stream, "POST", path, Some(id), Some(body), false);
+        let reader = BufReader::new(stream.try_clone().expect("a socket can be cloned"));
+        Caller { stream: Some(stream), reader }
+    }
+
+    pub fn chat(server: &Server, id: &str, body: &Value) -> Caller {
+        Caller::post(server, "/v1/chat/completions", id, body)
+    }
+
+    /// The next SSE event's data; `None` at the end of the stream.
+    pub fn event(&mut self) -> Option<String> {
+        loop {
+            let mut line = String::new();
+            match self.reader.read_line(&mut line) {
+                Ok(0) | Err(_) => return None,
+                Ok(_) => {}
+            }
+            if let Some(data) = line.trim_end().strip_prefix("data: ") {
+                return Some(data.to_string());
+            }
+        }
+    }
+
+    /// Reads until `n` events with content have come; returns the text.
+    pub fn read_tokens(&mut self, n: usize) -> String {
+        let mut text = String::new();
+        let mut seen = 0;
+        while seen < n {
+            let Some(data) = self.event() else { break };
+            let v: Value = serde_json::from_str(&data).unwrap_or(Value::Null);
+            if let Some(piece) = v["choices"][0]["delta"]["content"].as_str().filter(|p| !p.is_empty()) {
+                text.push_str(piece);
+                seen += 1;
+            }
+        }
+        text
+    }
+
+    pub fn leave(mut self, how: Leave) {
+        let Some(stream) = self.stream.take() else { return };
+        if how == Leave::Reset {
+            socket2::SockRef::from(&stream).set_linger(Some(Duration::ZERO)).expect("linger can be set");
+            drop(self.reader);
+            drop(stream);
+        } else {
+            // Unread bytes would turn a close into a reset: read what is there first.
+            let _ = stream.set_nonblocking(true);
+            let _ = stream.shutdown(Shutdown::Write);
+            let mut rest = [0; 65_536];
+            while matches!((&stream).read(&mut rest), Ok(n) if n > 0) {}
+            drop(self.reader);
+            drop(stream);
+        }
+    }
+}
+
+/// A chat request's body.
+pub fn chat_body(content: &str, max_tokens: u32, stream: bool) -> Value {
+    json!({"messages": [{"role": "user", "content": content}], "max_tokens": max_tokens, "temperature": 0, "stream": stream, "ignore_eos": true})
+}
+
+/// The part of an account that must come back exactly: what is free or cached, and what is not.
+pub fn rest(kv: &Value) -> (u64, u64, u64, u64, String) {
+    let n = |k: &str| kv[k].as_u64().unwrap_or(u64::MAX);
+    (n("free") + n("cached"), n("active"), n("draining"), n("quarantined"), kv["runs"].to_string())
+}

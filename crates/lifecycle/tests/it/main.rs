@@ -1,0 +1,7 @@
+//! Tests through the public face: the two machines rule by rule, by random sequences and as whole tables; the words and ids.
+
+mod attempt;
+mod call;
+mod random;
+mod table;
+mod words;

@@ -1,0 +1,108 @@
+//! The contract's words and ids: the table of causes, and what is an id and what is not.
+
+use lifecycle::id::{RUN_ID_MAX_LEN, TENANT_MAX_LEN};
+use lifecycle::params::Params;
+use lifecycle::{Cause, Delivery, Guarantee, IdError, Incarnation, Outcome, OutcomeKind, Phase, RunId, Tenant};
+
+/// The contract's table, as it is written there.
+const TABLE: [(OutcomeKind, &str); 5] = [
+    (OutcomeKind::Completed, "stop length"),
+    (OutcomeKind::Cancelled, "client_closed client_reset client_lost client_stalled cancel_requested edge_timeout orphaned shutdown"),
+    (OutcomeKind::Expired, "client_deadline gateway_deadline worker_deadline queue_deadline"),
+    (OutcomeKind::Failed, "worker_error device_error worker_lost upstream_error"),
+    (OutcomeKind::Rejected, "invalid over_limit queue_full cannot_fit deadline_unreachable"),
+];
+
+#[test]
+fn every_cause_has_the_outcome_of_the_contract_s_table() {
+    let mut seen = 0;
+    for (kind, words) in TABLE {
+        for word in words.split(' ') {
+            let cause = Cause::parse(word).unwrap_or_else(|| panic!("{word} is no cause"));
+            assert_eq!((cause.outcome(), Outcome::of(cause).kind()), (kind, kind), "{word}");
+            seen += 1;
+        }
+    }
+    assert_eq!(seen, Cause::ALL.len(), "no cause beside the table");
+}
+
+#[test]
+fn every_word_is_read_back_and_no_other() {
+    assert!(Cause::ALL.iter().all(|w| Cause::parse(&w.to_string()) == Some(*w)));
+    assert!(Delivery::ALL.iter().all(|w| Delivery::parse(w.as_str()) == Some(*w)));
+    assert!(Guarantee::ALL.iter().all(|w| Guarantee::parse(w.as_str()) == Some(*w)));
+    assert!(Phase::ALL.iter().all(|w| Phase::parse(w.as_str()) == Some(*w)));
+    for other in ["", "Stop", "stop ", "abort", "clientclosed"] {
+        assert_eq!(Cause::parse(other), None, "{other:?}");
+    }
+}
+
+#[test]
+fn a_disconnect_means_that_the_caller_is_gone() {
+    let gone: Vec<_> = Cause::ALL.iter().filter(|cause| cause.is_disconnect()).map(|cause| cause.as_str()).collect();
+    assert_eq!(gone, ["client_closed", "client_reset", "client_lost", "client_stalled", "edge_timeout"]);
+    assert!(Cause::ALL.iter().filter(|c| c.is_disconnect()).all(|c| c.outcome() == OutcomeKind::Cancelled));
+}
+
+// contract: C-1
+#[test]
+fn an_id_is_checked_whole() {
+    assert_eq!(RunId::parse("a-Z0._:~").map(|id| id.to_string()), Ok("a-Z0._:~".into()));
+    assert_eq!(RunId::parse(""), Err(IdError::Empty));
+    assert!(RunId::parse(&"x".repeat(RUN_ID_MAX_LEN)).is_ok());
+    assert_eq!(RunId::parse(&"x".repeat(RUN_ID_MAX_LEN + 1)), Err(IdError::TooLong { len: 129, max: 128 }));
+    for (text, found, at) in [("a b", ' ', 1), ("a\n", '\n', 1), ("ab/1", '/', 2), ("naïve", 'ï', 2), ("\"", '"', 0)] {
+        assert_eq!(RunId::parse(text), Err(IdError::Character { found, at }), "{text:?}");
+    }
+    assert!(Tenant::parse(&"t".repeat(TENANT_MAX_LEN)).is_ok() && Tenant::parse(&"t".repeat(TENANT_MAX_LEN + 1)).is_err());
+    assert_eq!(Tenant::default().as_str(), "default");
+}
+
+// contract: C-1
+// field: F-65
+#[test]
+fn a_taken_id_gives_another_valid_id_of_its_own() {
+    let id = RunId::parse("order-7").expect("an id");
+    assert_eq!(id.taken(2).as_str(), "order-7~2");
+    let longest = RunId::parse(&"x".repeat(RUN_ID_MAX_LEN)).expect("an id");
+    for k in [2, 10, u32::MAX] {
+        let other = longest.taken(k);
+        assert!(other.as_str().len() == RUN_ID_MAX_LEN && other.as_str().ends_with(&format!("~{k}")));
+        assert_ne!(other, longest);
+        assert_eq!(RunId::parse(other.as_str()), Ok(other.clone()), "it is an id itself");
+    }
+}
+
+// contract: C-3
+#[test]
+fn an_incarnation_reads_as_a_uuid() {
+    assert_eq!(Incarnation(0x0199_0000_1111_2222_3333_4444_5555_6666).to_string(), "01990000-1111-2222-3333-444455556666");
+    assert_eq!(Incarnation(1).to_string(), "00000000-0000-0000-0000-000000000001");
+}
+
+// contract: C-28
+#[test]
+fn a_parameter_out_of_its_range_is_named() {
+    assert_eq!(Params::default().check(), Ok(()));
+    type Break = fn(&mut Params);
+    let cases: [(&str, Break); 13] = [
+        ("temperature", |p| p.sampling.temperature = f32::NAN),
+        ("temperature", |p| p.sampling.temperature = 2.1),
+        ("top_p", |p| p.sampling.top_p = 0.0),
+        ("min_p", |p| p.sampling.min_p = -0.1),
+        ("presence_penalty", |p| p.sampling.presence_penalty = 2.1),
+        ("frequency_penalty", |p| p.sampling.frequency_penalty = f32::INFINITY),
+        ("repetition_penalty", |p| p.sampling.repetition_penalty = 0.0),
+        ("logit_bias", |p| p.sampling.logit_bias = vec![(1, 101.0)]),
+        ("top_logprobs", |p| p.sampling.logprobs = Some(21)),
+        ("max_tokens", |p| p.max_tokens = Some(0)),
+        ("n", |p| p.n = 17),
+        ("stop", |p| p.stop = vec![String::new()]),
+        ("min_tokens", |p| (p.max_tokens, p.sampling.min_tokens) = (Some(3), 4)),
+    ];
+    for (param, break_it) in cases {
+        let mut params = Params::default();
+        break_it(&mut params);
+        assert_eq!(params.check().map_err(|e| e.param), Err(param));
+    }
+}

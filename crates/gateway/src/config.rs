@@ -1,0 +1,98 @@
+//! Every limit of the front door, with its default and why it is what it is.
+//!
+//! Invariant: no queue, body, buffer or wait in this crate is without a limit from here.
+
+use std::time::Duration;
+
+/// The front door's limits and policies.
+#[derive(Clone, Debug)]
+pub struct GatewayConfig {
+    /// Largest request body, in bytes. Default 4 MiB: longer than any prompt that fits a context, short enough to parse at once.
+    pub body_bytes_max: usize,
+    /// How long a caller may take to send its body. Default 30 s.
+    pub body_timeout: Duration,
+    /// How long a caller may take to send a request's headers, and to send its first byte. Default 10 s.
+    pub header_timeout: Duration,
+    /// Largest request head in bytes; also what is buffered for a connection that is not read. Default 64 KiB, at least 8 KiB.
+    pub head_bytes_max: usize,
+    /// Open connections; further ones wait in the kernel's backlog. Default 1024.
+    pub connections_max: usize,
+    /// Runs in the table at once, ended ones that are not settled included. A further one is rejected (`queue_full`). Default 1024.
+    pub calls_max: usize,
+    /// Runs that the worker was sent and has not yet answered. A further one is rejected (`queue_full`). Default 256.
+    pub queue_max: usize,
+    /// Deltas kept for a caller that does not read; one more and the run is cancelled (`client_stalled`). Default 1024.
+    pub stream_buffer_events: usize,
+    /// Bytes of a connection's kernel send buffer (the kernel doubles it). Small, so that a caller that does not read is noticed and
+    /// "delivered" does not mean "somewhere in a buffer of megabytes". Default 128 KiB.
+    pub send_buffer_bytes: usize,
+    /// How long an answer that nobody reads is kept (C-28); then the run is cancelled, or its delivery ends as it stands, and the connection
+    /// is closed. A peer that acknowledges nothing is lost 5 s later. Default 30 s.
+    pub unread_max: Duration,
+    /// The gateway's own deadline for every run (`gateway_deadline`). Default 10 min.
+    pub gateway_deadline: Duration,
+    /// How long a run may wait to be scheduled (`queue_deadline`, enforced by the worker). Default 5 min.
+    pub queue_deadline: Duration,
+    /// Largest deadline that a caller may give. Default 24 h.
+    pub client_deadline_max: Duration,
+    /// Longest run id in bytes that a caller may give; never more than `lifecycle::id::RUN_ID_MAX_LEN`. Default 128.
+    pub run_id_bytes_max: usize,
+    /// First wait before a cancel is repeated; doubles up to `cancel_repeat_max`. Default 250 ms.
+    pub cancel_repeat: Duration,
+    /// Longest wait before a cancel is repeated. Default 2 s.
+    pub cancel_repeat_max: Duration,
+    /// How long a caller whose run was cancelled or expired waits for the worker's word before it is told. Default 2 s.
+    pub answer_grace: Duration,
+    /// How long `POST /v1/runs/{id}/cancel` waits where the caller names no time. Default 1 s.
+    pub cancel_wait: Duration,
+    /// Longest wait that a canceller may ask for. Default 60 s.
+    pub cancel_wait_max: Duration,
+    /// How long the worker may take to answer a question (`/metrics`, `/v1/kv`). Default 1 s.
+    pub ask_timeout: Duration,
+    /// Questions to the worker at once. Default 64.
+    pub asks_max: usize,
+    /// How long live runs may go on after a shutdown was asked for. Default 10 s.
+    pub drain: Duration,
+    /// How long after `drain` the cancelled runs may take to settle, and callers to take their last bytes. Default 5 s.
+    pub settle: Duration,
+    /// Whether a caller that closes its sending side only is still there. Default no: hardly any HTTP client does that, and a proxy that
+    /// closes does.
+    pub allow_half_close: bool,
+    /// Idle time before the kernel probes a silent peer, which finds one that vanished without a word (`client_lost`). Default 15 s.
+    pub keepalive: Duration,
+    /// Requests at once on one HTTP/2 connection. Default 256.
+    pub streams_max: u32,
+}
+
+impl Default for GatewayConfig {
+    fn default() -> Self {
+        GatewayConfig {
+            body_bytes_max: 4 << 20,
+            body_timeout: Duration::from_secs(30),
+            header_timeout: Duration::from_secs(10),
+            head_bytes_max: 64 << 10,
+            connections_max: 1024,
+            calls_max: 1024,
+            queue_max: 256,
+            stream_buffer_events: 1024,
+            send_buffer_bytes: 128 << 10,
+            unread_max: Duration::from_secs(30),
+            gateway_deadline: Duration::from_secs(600),
+            queue_deadline: Duration::from_secs(300),
+            client_deadline_max: Duration::from_secs(24 * 3600),
+            run_id_bytes_max: lifecycle::id::RUN_ID_MAX_LEN,
+            cancel_repeat: Duration::from_millis(250),
+            cancel_repeat_max: Duration::from_secs(2),
+            answer_grace: Duration::from_secs(2),
+            cancel_wait: Duration::from_secs(1),
+            cancel_wait_max: Duration::from_secs(60),
+            ask_timeout: Duration::from_secs(1),
+            asks_max: 64,
+            drain: Duration::from_secs(10),
+            settle: Duration::from_secs(5),
+            allow_half_close: false,
+            keepalive: Duration::from_secs(15),
+            streams_max: 256,
+        }
+    }
+}

@@ -1,0 +1,145 @@
+//! The way of one answer from the table to its reader: a bounded queue that the pump never waits for, and the reader's side of it.
+//!
+//! Invariant: pushing never blocks; at most `limit` items wait; the end always gets through.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::task::{Context, Poll, ready};
+
+use lifecycle::message::{Delta, Usage};
+use lifecycle::{Cause, Delivery, Outcome, RunKey};
+use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
+
+use crate::calls::Calls;
+use crate::conn::ConnState;
+
+/// What a reader gets.
+#[derive(Debug)]
+pub(crate) enum Item {
+    /// The worker has taken the run on.
+    Accepted,
+    /// A piece of the answer.
+    Delta(Delta),
+    /// Nothing follows.
+    End {
+        /// How the run ended.
+        outcome: Outcome,
+        /// Its counts.
+        usage: Usage,
+    },
+}
+
+/// The table's side.
+#[derive(Debug)]
+pub(crate) struct Feed {
+    send: UnboundedSender<Item>,
+    counts: Arc<Counts>,
+    limit: usize,
+}
+
+/// Items that went in and out.
+#[derive(Debug, Default)]
+struct Counts {
+    pushed: AtomicUsize,
+    popped: AtomicUsize,
+}
+
+impl Feed {
+    /// Adds a piece; false if there is no room for it.
+    pub(crate) fn push(&self, delta: Delta) -> bool {
+        if self.waiting() >= self.limit {
+            return false;
+        }
+        self.send(Item::Delta(delta));
+        true
+    }
+
+    /// Adds what must get through whatever waits.
+    pub(crate) fn send(&self, item: Item) {
+        self.counts.pushed.fetch_add(1, Ordering::Relaxed);
+        // A reader that is gone has said so to the table already.
+        let _ = self.send.send(item);
+    }
+
+    /// Items that nobody has taken yet.
+    pub(crate) fn waiting(&self) -> usize {
+        self.counts.pushed.load(Ordering::Relaxed).saturating_sub(self.popped())
+    }
+
+    /// Items that were taken so far.
+    pub(crate) fn popped(&self) -> usize {
+        self.counts.popped.load(Ordering::Relaxed)
+    }
+}
+
+/// The reader's half of the queue alone.
+pub(crate) struct FeedEnd {
+    receive: UnboundedReceiver<Item>,
+    counts: Arc<Counts>,
+}
+
+/// A queue of at most `limit` pieces.
+pub(crate) fn feed(limit: usize) -> (Feed, FeedEnd) {
+    let (send, receive) = unbounded_channel();
+    let counts = Arc::new(Counts::default());
+    (Feed { send, counts: counts.clone(), limit }, FeedEnd { receive, counts })
+}
+
+/// Whoever delivers an answer: the handler first, then the response's body. It owns nothing of the run: dropping it at any moment tells the
+/// table that the caller is gone, and the table goes on from there.
+// contract: C-6 C-13
+// field: F-17 F-21
+pub(crate) struct Reader {
+    /// The run.
+    pub(crate) key: RunKey,
+    end: FeedEnd,
+    calls: Arc<Calls>,
+    conn: Arc<ConnState>,
+    finished: bool,
+}
+
+impl Reader {
+    pub(crate) fn new(key: RunKey, end: FeedEnd, calls: Arc<Calls>, conn: Arc<ConnState>) -> Reader {
+        Reader { key, end, calls, conn, finished: false }
+    }
+
+    /// The next item. A queue that broke off without an end counts as a failed worker.
+    pub(crate) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Item> {
+        let item = ready!(self.end.receive.poll_recv(cx));
+        if item.is_some() {
+            self.end.counts.popped.fetch_add(1, Ordering::Relaxed);
+        }
+        Poll::Ready(item.unwrap_or_else(|| Item::End { outcome: Outcome::of(Cause::WorkerError), usage: Usage::default() }))
+    }
+
+    /// The next item.
+    pub(crate) async fn next(&mut self) -> Item {
+        std::future::poll_fn(|cx| self.poll(cx)).await
+    }
+
+    /// Whether anybody is left to deliver to.
+    pub(crate) fn is_gone(&self) -> bool {
+        self.conn.gone().is_some()
+    }
+
+    /// hyper took a frame with this many tokens in it.
+    pub(crate) fn taken(&self, tokens: u32) {
+        self.calls.taken(&self.key, tokens);
+    }
+
+    /// The answer is over; `complete` if all of it was taken with its proper end.
+    pub(crate) fn finish(&mut self, complete: bool) {
+        if !std::mem::replace(&mut self.finished, true) {
+            self.calls.delivery_ended(&self.key, complete.then_some(Delivery::Complete));
+        }
+    }
+}
+
+impl Drop for Reader {
+    /// The second line behind the connection's watcher. Where the connection lives on, the caller reset its HTTP/2 stream.
+    fn drop(&mut self) {
+        if !self.finished {
+            self.calls.caller_gone(&self.key, self.conn.gone().unwrap_or(Cause::ClientReset));
+        }
+    }
+}

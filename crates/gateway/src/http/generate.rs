@@ -1,0 +1,200 @@
+//! The two endpoints that generate: from a request to a run, and from a run to an answer.
+//!
+//! Everything before `open` is a check that leaves no trace; `open` is one synchronous step; after it this future only reads. So it may be
+//! dropped at every await: the `Reader` in it, or in the body that it returns, tells the table.
+//!
+//! Invariant: a rejection keeps its status: no 200 is sent before the worker took the run on.
+// contract: C-6 C-13
+// field: F-03 F-05 F-17
+
+use std::sync::Arc;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use axum::Extension;
+use axum::body::Body;
+use axum::extract::{Request, State};
+use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use bytes::Bytes;
+use http_body_util::{BodyExt, LengthLimitError, Limited};
+use lifecycle::message::Usage;
+use lifecycle::{OutcomeKind, RunId, Tenant};
+
+use super::error::ApiError;
+use super::fields::{self, Fields};
+use super::openai::{Answer, Kind, Shape};
+use super::stream::{Events, Whole};
+use super::{REQUEST_ID, REQUESTED_ID, Requested, chat as chat_wire, completions as text_wire, serving};
+use crate::calls::Calls;
+use crate::conn::ConnState;
+use crate::dispatch::Order;
+use crate::feed::{Item, Reader};
+
+/// The header that gives a deadline, in milliseconds from arrival.
+const TIMEOUT: HeaderName = HeaderName::from_static("x-request-timeout-ms");
+
+/// `POST /v1/chat/completions`
+pub(crate) async fn chat(
+    State(calls): State<Arc<Calls>>,
+    Extension(conn): Extension<Arc<ConnState>>,
+    Extension(Requested(id)): Extension<Requested>,
+    request: Request,
+) -> Result<Response, ApiError> {
+    generate(Kind::Chat, calls, conn, id, request).await
+}
+
+/// `POST /v1/completions`
+pub(crate) async fn completions(
+    State(calls): State<Arc<Calls>>,
+    Extension(conn): Extension<Arc<ConnState>>,
+    Extension(Requested(id)): Extension<Requested>,
+    request: Request,
+) -> Result<Response, ApiError> {
+    generate(Kind::Text, calls, conn, id, request).await
+}
+
+async fn generate(
+    kind: Kind,
+    calls: Arc<Calls>,
+    conn: Arc<ConnState>,
+    requested: Option<RunId>,
+    request: Request,
+) -> Result<Response, ApiError> {
+    serving(&calls)?;
+    let (head, body) = request.into_parts();
+    let body = read(&calls, body).await?;
+    let (order, mut shape) = order(kind, &calls, requested.clone(), &head.headers, &body)?;
+    drop(body);
+    // Asked again: a shutdown may have begun while the body came in.
+    serving(&calls)?;
+    let (n, stream) = (order.params.n, order.stream);
+    let mut reader = calls.open(order, &conn);
+    let id = reader.key.run.clone();
+    shape.id = format!("{}-{id}", if kind == Kind::Chat { "chatcmpl" } else { "cmpl" });
+    let mut response = match first(&mut reader).await {
+        Err(error) => error.into_response(),
+        Ok(()) if stream => events(Events::new(reader, shape, n)),
+        Ok(()) => collect(reader, &shape, n).await,
+    };
+    name(response.headers_mut(), &id, requested.as_ref());
+    Ok(response)
+}
+
+/// Reads the body within its limits of size and time.
+async fn read(calls: &Calls, body: Body) -> Result<Bytes, ApiError> {
+    let max = calls.config.body_bytes_max;
+    match tokio::time::timeout(calls.config.body_timeout, Limited::new(body, max).collect()).await {
+        Ok(Ok(body)) => Ok(body.to_bytes()),
+        Ok(Err(e)) if e.is::<LengthLimitError>() => {
+            let message = format!("the body has more than {max} bytes");
+            Err(ApiError::new(StatusCode::PAYLOAD_TOO_LARGE, "invalid_request_error", message).code("body_too_large"))
+        }
+        Ok(Err(_)) => Err(ApiError::bad("the body broke off")),
+        Err(_) => {
+            let message = format!("the body did not arrive within {} ms", calls.config.body_timeout.as_millis());
+            Err(ApiError::new(StatusCode::REQUEST_TIMEOUT, "invalid_request_error", message).code("body_timeout"))
+        }
+    }
+}
+
+fn order(kind: Kind, calls: &Calls, requested: Option<RunId>, headers: &HeaderMap, body: &[u8]) -> Result<(Order, Shape), ApiError> {
+    let mut fields = Fields::parse(body)?;
+    fields::model(&mut fields, &calls.model)?;
+    let (prompt, common) = match kind {
+        Kind::Chat => chat_wire::parse(fields)?,
+        Kind::Text => text_wire::parse(fields)?,
+    };
+    let timeout = timeout(calls, headers, common.timeout)?;
+    let shape = Shape {
+        kind,
+        id: String::new(),
+        model: calls.model.id.clone(),
+        created: SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_secs()),
+        fingerprint: concat!("kvit-", env!("CARGO_PKG_VERSION")),
+        logprobs: common.params.sampling.logprobs.is_some(),
+        include_usage: common.include_usage,
+    };
+    let tenant = Tenant::default();
+    Ok((Order { tenant, requested, prompt, params: common.params, timeout, stream: common.stream }, shape))
+}
+
+/// The caller's deadline: the nearer one of header and body.
+fn timeout(calls: &Calls, headers: &HeaderMap, body: Option<Duration>) -> Result<Option<Duration>, ApiError> {
+    let bad = || ApiError::field("X-Request-Timeout-Ms", "must be a whole number of milliseconds above 0");
+    let header = match headers.get(TIMEOUT) {
+        None => None,
+        Some(value) => {
+            let ms = value.to_str().ok().and_then(|v| v.trim().parse::<u64>().ok()).filter(|ms| *ms > 0).ok_or_else(bad)?;
+            Some(Duration::from_millis(ms))
+        }
+    };
+    let max = calls.config.client_deadline_max;
+    match header.into_iter().chain(body).min() {
+        Some(left) if left > max => Err(ApiError::field("timeout_ms", format!("must be at most {} ms", max.as_millis()))),
+        left => Ok(left),
+    }
+}
+
+/// Waits until the worker took the run on, or it ended before that. The table sends no piece of an answer before `Accepted`.
+async fn first(reader: &mut Reader) -> Result<(), ApiError> {
+    match reader.next().await {
+        Item::Accepted | Item::Delta(_) => Ok(()),
+        Item::End { outcome, .. } => {
+            reader.finish(false);
+            Err(ApiError::of_outcome(&outcome))
+        }
+    }
+}
+
+fn events(events: Events) -> Response {
+    let headers = [
+        (header::CONTENT_TYPE, HeaderValue::from_static("text/event-stream; charset=utf-8")),
+        (header::CACHE_CONTROL, HeaderValue::from_static("no-cache")),
+        // A proxy that buffers a stream makes it useless and hides a reader's leaving.
+        (HeaderName::from_static("x-accel-buffering"), HeaderValue::from_static("no")),
+    ];
+    (headers, Body::new(events)).into_response()
+}
+
+/// Reads the whole answer, then answers at once.
+async fn collect(mut reader: Reader, shape: &Shape, n: u32) -> Response {
+    let mut answers: Vec<Answer> = (0..n).map(|_| Answer::default()).collect();
+    let mut tokens: u32 = 0;
+    loop {
+        match reader.next().await {
+            Item::Accepted => {}
+            Item::Delta(delta) => {
+                tokens = tokens.saturating_add(delta.tokens.len() as u32);
+                if let Some(answer) = answers.get_mut(delta.sequence as usize) {
+                    answer.text.push_str(&delta.text);
+                    answer.logprobs.extend(delta.logprobs);
+                    answer.finish = answer.finish.or(delta.finish);
+                }
+            }
+            Item::End { outcome, usage } if outcome.kind() == OutcomeKind::Completed => {
+                return whole(reader, shape, &answers, &usage, tokens);
+            }
+            Item::End { outcome, .. } => {
+                reader.finish(false);
+                return ApiError::of_outcome(&outcome).into_response();
+            }
+        }
+    }
+}
+
+fn whole(reader: Reader, shape: &Shape, answers: &[Answer], usage: &Usage, tokens: u32) -> Response {
+    let body = Whole::new(reader, &shape.whole(answers, usage), tokens);
+    ([(header::CONTENT_TYPE, HeaderValue::from_static("application/json"))], Body::new(body)).into_response()
+}
+
+/// Says which run this is, and which id was asked for if that was taken.
+// contract: C-1
+fn name(headers: &mut HeaderMap, id: &RunId, requested: Option<&RunId>) {
+    let value = |id: &RunId| HeaderValue::from_str(id.as_str()).ok();
+    if let Some(value) = value(id) {
+        headers.insert(REQUEST_ID, value);
+    }
+    if let Some(value) = requested.filter(|wish| *wish != id).and_then(value) {
+        headers.insert(REQUESTED_ID, value);
+    }
+}

@@ -1,0 +1,148 @@
+//! The routes, and what every request passes through: its id in, its id out, and OpenAI's error shape for whatever goes wrong.
+//!
+//! Invariant: every response carries `X-Request-Id`; no handler owns a run.
+
+pub(crate) mod chat;
+pub(crate) mod completions;
+pub(crate) mod error;
+pub(crate) mod fields;
+pub(crate) mod generate;
+pub(crate) mod kv;
+pub(crate) mod openai;
+pub(crate) mod runs;
+pub(crate) mod stream;
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use axum::Router;
+use axum::extract::{Path, Request, State};
+use axum::http::{HeaderName, HeaderValue, Method, StatusCode, Uri, header};
+use axum::middleware::{Next, from_fn_with_state};
+use axum::response::{IntoResponse, Response};
+use axum::routing::{get, post};
+use lifecycle::RunId;
+use observe::Scrape;
+use serde_json::{Value, json};
+
+use self::error::ApiError;
+use crate::calls::Calls;
+use crate::dispatch::fresh_id;
+
+/// The run's id: what the caller asks for, and what it got.
+pub(crate) const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
+/// The id that the caller asked for, where it was taken.
+pub(crate) const REQUESTED_ID: HeaderName = HeaderName::from_static("x-kvit-requested-id");
+
+/// The id that a request asks for, if any. An extension of every request.
+#[derive(Clone)]
+pub(crate) struct Requested(pub(crate) Option<RunId>);
+
+/// All routes.
+pub(crate) fn router(calls: Arc<Calls>) -> Router {
+    Router::new()
+        .route("/v1/chat/completions", post(generate::chat))
+        .route("/v1/completions", post(generate::completions))
+        .route("/v1/models", get(models))
+        .route("/v1/models/{id}", get(model))
+        .route("/v1/runs", get(runs::list))
+        .route("/v1/runs/{id}", get(runs::show))
+        .route("/v1/runs/{id}/cancel", post(runs::cancel))
+        .route("/v1/kv", get(kv::account))
+        .route("/v1/kv/blocks", get(kv::blocks))
+        .route("/health/live", get(live))
+        .route("/health/ready", get(ready))
+        .route("/metrics", get(metrics))
+        .fallback(not_found)
+        .method_not_allowed_fallback(not_allowed)
+        .layer(from_fn_with_state(calls.clone(), with_id))
+        .with_state(calls)
+}
+
+/// A JSON answer.
+pub(crate) fn ok(value: &impl serde::Serialize) -> Response {
+    match serde_json::to_string(value) {
+        Ok(text) => (StatusCode::OK, [(header::CONTENT_TYPE, "application/json")], text).into_response(),
+        Err(e) => ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, "server_error", e.to_string()).into_response(),
+    }
+}
+
+// contract: C-1
+async fn with_id(State(calls): State<Arc<Calls>>, mut request: Request, next: Next) -> Response {
+    let requested = requested_id(&calls, &request);
+    let own = requested.as_ref().ok().cloned().flatten();
+    let mut response = match requested {
+        Ok(requested) => {
+            request.extensions_mut().insert(Requested(requested));
+            next.run(request).await
+        }
+        Err(error) => error.into_response(),
+    };
+    if !response.headers().contains_key(REQUEST_ID)
+        && let Ok(value) = HeaderValue::from_str(own.unwrap_or_else(fresh_id).as_str())
+    {
+        response.headers_mut().insert(REQUEST_ID, value);
+    }
+    response
+}
+
+fn requested_id(calls: &Calls, request: &Request) -> Result<Option<RunId>, ApiError> {
+    let Some(value) = request.headers().get(REQUEST_ID) else { return Ok(None) };
+    let bad = |what: String| ApiError::field("X-Request-Id", what).code("invalid_request_id");
+    let text = std::str::from_utf8(value.as_bytes()).map_err(|e| bad(format!("has an invalid character at byte {}", e.valid_up_to())))?;
+    let max = calls.config.run_id_bytes_max;
+    if text.len() > max {
+        return Err(bad(format!("has {} bytes, at most {max} are allowed", text.len())));
+    }
+    RunId::parse(text).map(Some).map_err(|e| bad(e.to_string()))
+}
+
+async fn not_found(uri: Uri) -> ApiError {
+    ApiError::new(StatusCode::NOT_FOUND, "invalid_request_error", format!("there is nothing at {}", uri.path())).code("unknown_url")
+}
+
+async fn not_allowed(method: Method, uri: Uri) -> ApiError {
+    let message = format!("{} does not take {method}", uri.path());
+    ApiError::new(StatusCode::METHOD_NOT_ALLOWED, "invalid_request_error", message).code("method_not_allowed")
+}
+
+fn model_object(calls: &Calls) -> Value {
+    let model = &calls.model;
+    json!({"id": &*model.id, "object": "model", "created": model.created, "owned_by": "kvit", "max_model_len": model.context})
+}
+
+async fn models(State(calls): State<Arc<Calls>>) -> Response {
+    ok(&json!({"object": "list", "data": [model_object(&calls)]}))
+}
+
+async fn model(State(calls): State<Arc<Calls>>, Path(id): Path<String>) -> Response {
+    if id == *calls.model.id { ok(&model_object(&calls)) } else { fields::no_model(&id).into_response() }
+}
+
+async fn live() -> Response {
+    ok(&json!({"status": "live"}))
+}
+
+async fn ready(State(calls): State<Arc<Calls>>) -> Response {
+    match serving(&calls) {
+        Ok(()) => ok(&json!({"status": "ready"})),
+        Err(error) => error.into_response(),
+    }
+}
+
+/// Whether new runs can be taken on.
+pub(crate) fn serving(calls: &Calls) -> Result<(), ApiError> {
+    if calls.draining.load(Ordering::Acquire) {
+        return Err(ApiError::unavailable("the server is shutting down").code("shutdown"));
+    }
+    if calls.lost.load(Ordering::Acquire) {
+        return Err(ApiError::unavailable("the worker is gone").code("worker_lost"));
+    }
+    Ok(())
+}
+
+async fn metrics(State(calls): State<Arc<Calls>>) -> Response {
+    let snapshot = calls.snapshot(false).await;
+    let scrape = Scrape { version: env!("CARGO_PKG_VERSION"), incarnation: calls.incarnation, snapshot: snapshot.as_deref() };
+    ([(header::CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")], calls.journal.metrics(&scrape)).into_response()
+}

@@ -1,0 +1,89 @@
+//! `/v1/runs`: what became of runs, and cancelling one by name.
+//!
+//! Invariant: whoever asks sees and cancels its own tenant's runs only; everything else does not exist for it (C-30).
+// contract: C-8 C-30
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::extract::rejection::QueryRejection;
+use axum::extract::{Path, Query, State};
+use axum::response::Response;
+use lifecycle::{Cause, OutcomeKind, RunId, RunKey, Tenant};
+use observe::{RunFilter, RunState};
+
+use super::error::ApiError;
+use super::ok;
+use crate::calls::Calls;
+
+type Params = Result<Query<HashMap<String, String>>, QueryRejection>;
+
+/// The query's parameters; one that is not known is refused by name.
+fn params(query: Params, known: &[&str]) -> Result<HashMap<String, String>, ApiError> {
+    let Query(map) = query.map_err(|e| ApiError::bad(format!("the query cannot be read: {}", e.body_text())))?;
+    match map.keys().find(|name| !known.contains(&name.as_str())) {
+        Some(name) => Err(ApiError::field(name, format!("is not known here; known are {}", known.join(", ")))),
+        None => Ok(map),
+    }
+}
+
+fn word<T>(map: &HashMap<String, String>, name: &str, parse: impl Fn(&str) -> Option<T>) -> Result<Option<T>, ApiError> {
+    match map.get(name) {
+        None => Ok(None),
+        Some(text) => parse(text).map(Some).ok_or_else(|| ApiError::field(name, "is not one of the words for it")),
+    }
+}
+
+/// `GET /v1/runs?state=&outcome=&cause=&limit=&after=`
+pub(crate) async fn list(State(calls): State<Arc<Calls>>, query: Params) -> Result<Response, ApiError> {
+    let map = params(query, &["state", "outcome", "cause", "limit", "after"])?;
+    let mut filter = RunFilter {
+        state: word(&map, "state", RunState::parse)?,
+        outcome: word(&map, "outcome", OutcomeKind::parse)?,
+        cause: word(&map, "cause", Cause::parse)?,
+        ..RunFilter::default()
+    };
+    if let Some(text) = map.get("limit") {
+        filter.limit = text.parse().ok().filter(|n| *n > 0).ok_or_else(|| ApiError::field("limit", "must be a whole number above 0"))?;
+    }
+    if let Some(text) = map.get("after") {
+        filter.after = Some(RunId::parse(text).map_err(|e| ApiError::field("after", e))?);
+    }
+    let unknown = || ApiError::field("after", "is no run that is still known");
+    calls.journal.runs(&Tenant::default(), &filter).map(|page| ok(&page)).ok_or_else(unknown)
+}
+
+/// The run's key. What cannot be an id is no run.
+fn key(id: &str) -> Result<RunKey, ApiError> {
+    let run = RunId::parse(id).map_err(|_| ApiError::no_run(&id.chars().take(lifecycle::id::RUN_ID_MAX_LEN).collect::<String>()))?;
+    Ok(RunKey { tenant: Tenant::default(), run })
+}
+
+fn view(calls: &Calls, key: &RunKey) -> Result<Response, ApiError> {
+    calls.journal.run(key).map(|run| ok(&run)).ok_or_else(|| ApiError::no_run(key.run.as_str()))
+}
+
+/// `GET /v1/runs/{id}`
+pub(crate) async fn show(State(calls): State<Arc<Calls>>, Path(id): Path<String>) -> Result<Response, ApiError> {
+    view(&calls, &key(&id)?)
+}
+
+/// `POST /v1/runs/{id}/cancel?wait_ms=`: idempotent, before and after the end. Says what is true when the wait is over.
+pub(crate) async fn cancel(State(calls): State<Arc<Calls>>, Path(id): Path<String>, query: Params) -> Result<Response, ApiError> {
+    let key = key(&id)?;
+    let map = params(query, &["wait_ms"])?;
+    let max = calls.config.cancel_wait_max;
+    let wait =
+        match map.get("wait_ms") {
+            None => calls.config.cancel_wait,
+            Some(text) => text.parse().ok().map(Duration::from_millis).filter(|wait| *wait <= max).ok_or_else(|| {
+                ApiError::field("wait_ms", format!("must be a whole number of milliseconds from 0 to {}", max.as_millis()))
+            })?,
+        };
+    if let Some(mut released) = calls.cancel(&key) {
+        // A closed channel is a run that has settled meanwhile; both are what was waited for.
+        let _ = tokio::time::timeout(wait, released.wait_for(|released| *released)).await;
+    }
+    view(&calls, &key)
+}

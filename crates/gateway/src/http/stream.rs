@@ -1,0 +1,137 @@
+//! Response bodies: server-sent events as they come, or the whole answer at once. Here hyper takes the frames, so here delivery is counted.
+//!
+//! Invariant: a token counts as delivered when hyper has taken the frame that shows it, and an answer as complete only when its last frame
+//! was taken; an answer that did not end well never looks as if it had.
+// contract: C-6
+
+use std::collections::VecDeque;
+use std::convert::Infallible;
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+
+use bytes::Bytes;
+use http_body::{Body, Frame, SizeHint};
+use lifecycle::message::{Delta, Usage};
+use lifecycle::{Outcome, OutcomeKind};
+use serde_json::Value;
+
+use super::error::ApiError;
+use super::openai::Shape;
+use crate::feed::{Item, Reader};
+
+/// A stream of server-sent events.
+pub(crate) struct Events {
+    reader: Reader,
+    shape: Shape,
+    ready: VecDeque<(Bytes, u32)>,
+    /// Characters shown so far, one entry an answer.
+    offsets: Vec<usize>,
+    /// Tokens whose text is not shown yet.
+    held: u32,
+    /// Set once the end is known: whether it is the proper one.
+    over: Option<bool>,
+}
+
+impl Events {
+    pub(crate) fn new(reader: Reader, shape: Shape, n: u32) -> Events {
+        let ready = (0..n).filter_map(|index| shape.opening(index)).map(|chunk| (event(&chunk), 0)).collect();
+        Events { reader, shape, ready, offsets: vec![0; n as usize], held: 0, over: None }
+    }
+
+    fn delta(&mut self, delta: &Delta) {
+        self.held += delta.tokens.len() as u32;
+        if !delta.text.is_empty() || !delta.logprobs.is_empty() {
+            let offset = self.offsets.get(delta.sequence as usize).copied().unwrap_or(0);
+            let chunk = self.shape.delta(delta.sequence, &delta.text, &delta.logprobs, offset);
+            if let Some(at) = self.offsets.get_mut(delta.sequence as usize) {
+                *at += delta.text.chars().count();
+            }
+            self.ready.push_back((event(&chunk), std::mem::take(&mut self.held)));
+        }
+        if let Some(cause) = delta.finish {
+            let chunk = self.shape.finish(delta.sequence, cause);
+            self.ready.push_back((event(&chunk), std::mem::take(&mut self.held)));
+        }
+    }
+
+    fn end(&mut self, outcome: &Outcome, usage: &Usage) {
+        let completed = outcome.kind() == OutcomeKind::Completed;
+        self.over = Some(completed);
+        if !completed {
+            return self.ready.push_back((event(&ApiError::of_outcome(outcome).to_json()), 0));
+        }
+        if self.shape.include_usage {
+            self.ready.push_back((event(&self.shape.usage(usage)), 0));
+        }
+        self.ready.push_back((Bytes::from_static(b"data: [DONE]\n\n"), std::mem::take(&mut self.held)));
+    }
+}
+
+fn event(chunk: &Value) -> Bytes {
+    format!("data: {chunk}\n\n").into()
+}
+
+impl Body for Events {
+    type Data = Bytes;
+    type Error = Infallible;
+
+    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+        loop {
+            if self.reader.is_gone() {
+                self.reader.finish(false);
+                return Poll::Ready(None);
+            }
+            if let Some((bytes, tokens)) = self.ready.pop_front() {
+                self.reader.taken(tokens);
+                return Poll::Ready(Some(Ok(Frame::data(bytes))));
+            }
+            if let Some(complete) = self.over {
+                self.reader.finish(complete);
+                return Poll::Ready(None);
+            }
+            match ready!(self.reader.poll(cx)) {
+                Item::Accepted => {}
+                Item::Delta(delta) => self.delta(&delta),
+                Item::End { outcome, usage } => self.end(&outcome, &usage),
+            }
+        }
+    }
+}
+
+/// A whole answer in one frame.
+pub(crate) struct Whole {
+    reader: Reader,
+    bytes: Option<Bytes>,
+    tokens: u32,
+}
+
+impl Whole {
+    pub(crate) fn new(reader: Reader, whole: &Value, tokens: u32) -> Whole {
+        Whole { reader, bytes: Some(whole.to_string().into()), tokens }
+    }
+}
+
+impl Body for Whole {
+    type Data = Bytes;
+    type Error = Infallible;
+
+    fn poll_frame(mut self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+        let gone = self.reader.is_gone();
+        let frame = self.bytes.take().filter(|_| !gone);
+        if frame.is_some() {
+            let tokens = self.tokens;
+            self.reader.taken(tokens);
+        }
+        // The length is known, so hyper asks for nothing after this frame.
+        self.reader.finish(frame.is_some());
+        Poll::Ready(frame.map(|bytes| Ok(Frame::data(bytes))))
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.bytes.is_none()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        SizeHint::with_exact(self.bytes.as_ref().map_or(0, |b| b.len() as u64))
+    }
+}

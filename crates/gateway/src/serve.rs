@@ -1,0 +1,188 @@
+//! The accept loop and each connection's task; and the shutdown, in its order.
+//!
+//! Invariant: a connection's task may be dropped at any moment: it owns no run.
+// contract: C-28
+
+use std::io;
+use std::pin::pin;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use axum::Router;
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use hyper_util::server::conn::auto::Builder;
+use hyper_util::service::TowerToHyperService;
+use lifecycle::Cause;
+use lifecycle::message::{From, Up};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, watch};
+use tokio::task::JoinSet;
+
+use crate::GatewayError;
+use crate::calls::Calls;
+use crate::config::GatewayConfig;
+use crate::conn::{self, ConnState, Observed};
+
+/// How long the accept loop pauses when the process is out of something (file descriptors, memory).
+const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+/// How long runs may take to settle after the last connection is closed.
+const LAST_LOOK: Duration = Duration::from_millis(200);
+/// Probe interval on HTTP/2 connections, and how long an answer may take.
+const H2_PROBE: Duration = Duration::from_secs(15);
+
+pub(crate) async fn serve(
+    calls: &Arc<Calls>,
+    up: mpsc::Receiver<From<Up>>,
+    listener: TcpListener,
+    shutdown: impl Future<Output = ()>,
+) -> Result<(), GatewayError> {
+    let mut tasks = JoinSet::new();
+    let (pumped, driven) = (calls.clone(), calls.clone());
+    tasks.spawn(async move { pumped.pump(up).await });
+    tasks.spawn(async move { driven.drive().await });
+    let mut connections = JoinSet::new();
+    let stop = watch::Sender::new(false);
+    let broken = accept(calls, &listener, shutdown, &mut connections, &stop).await.err();
+    drop(listener);
+    calls.draining.store(true, Ordering::Release);
+    settle(calls).await;
+    stop.send_replace(true);
+    let config = &calls.config;
+    // Callers take their last bytes; whoever does not is cut off by dropping the set.
+    let closed = tokio::time::timeout(config.settle, async { while connections.join_next().await.is_some() {} }).await;
+    if closed.is_err() {
+        tracing::warn!(connections = connections.len(), "connections closed before their answers were read");
+    }
+    connections.shutdown().await;
+    // A reader that went with its connection settles its run, if the worker has let go of it.
+    let mut live = calls.live.subscribe();
+    let _ = tokio::time::timeout(LAST_LOOK, live.wait_for(|n| *n == 0)).await;
+    tasks.shutdown().await;
+    let left = *live.borrow();
+    match (broken, left) {
+        (Some(e), _) => Err(GatewayError::Listener(e)),
+        (None, 0) => Ok(()),
+        (None, runs) => Err(GatewayError::Unsettled { runs }),
+    }
+}
+
+/// Lets runs end, then cancels the rest and waits for it.
+async fn settle(calls: &Calls) {
+    let mut live = calls.live.subscribe();
+    let none = |n: &usize| *n == 0;
+    if tokio::time::timeout(calls.config.drain, live.wait_for(none)).await.is_err() {
+        tracing::info!(runs = *live.borrow(), "the drain's time is over; what still runs is cancelled");
+        calls.cancel_all(Cause::Shutdown);
+        let _ = tokio::time::timeout(calls.config.settle, live.wait_for(none)).await;
+    }
+}
+
+async fn accept(
+    calls: &Arc<Calls>,
+    listener: &TcpListener,
+    shutdown: impl Future<Output = ()>,
+    connections: &mut JoinSet<()>,
+    stop: &watch::Sender<bool>,
+) -> io::Result<()> {
+    let router = crate::http::router(calls.clone());
+    let room = Arc::new(Semaphore::new(calls.config.connections_max));
+    let mut shutdown = pin!(shutdown);
+    let mut last_id = 0;
+    loop {
+        while connections.try_join_next().is_some() {}
+        let (stream, permit) = tokio::select! {
+            () = &mut shutdown => return Ok(()),
+            next = next(listener, &room) => match next {
+                Ok(next) => next,
+                Err(e) if is_transient(&e) => {
+                    tokio::time::sleep(ACCEPT_PAUSE).await;
+                    continue;
+                }
+                Err(e) => return Err(e),
+            },
+        };
+        last_id += 1;
+        let state = Arc::new(ConnState::new(last_id, calls.clone()));
+        connections.spawn(connection(stream, permit, state, router.clone(), calls.config.clone(), stop.subscribe()));
+    }
+}
+
+/// A place first, then a connection: without a place, connections wait in the kernel.
+async fn next(listener: &TcpListener, room: &Arc<Semaphore>) -> io::Result<(TcpStream, OwnedSemaphorePermit)> {
+    let permit = room.clone().acquire_owned().await.map_err(io::Error::other)?;
+    let (stream, _) = listener.accept().await?;
+    Ok((stream, permit))
+}
+
+/// Whether accepting can go on: one connection's failure, or a shortage that passes. A listener that is broken gives other errors.
+fn is_transient(e: &io::Error) -> bool {
+    !matches!(e.kind(), io::ErrorKind::InvalidInput | io::ErrorKind::Unsupported | io::ErrorKind::NotConnected)
+}
+
+async fn connection(
+    stream: TcpStream,
+    permit: OwnedSemaphorePermit,
+    state: Arc<ConnState>,
+    router: Router,
+    config: GatewayConfig,
+    stop: watch::Receiver<bool>,
+) {
+    let half = config.allow_half_close;
+    let fd = match conn::prepare(&stream, &config).and_then(|()| conn::duplicate(&stream)) {
+        Ok(fd) => fd,
+        // A caller that left between its SYN and now.
+        Err(e) => return tracing::debug!(error = %e, "a connection was gone before it was served"),
+    };
+    let io = Observed::new(stream, state.clone(), half);
+    // The duplicate keeps the socket open, so it goes when the connection does, and after it: hyper drops its futures first.
+    let watcher = conn::watch(fd, state.clone(), half);
+    let http = speak(io, state, router, &config, stop);
+    let (mut watcher, mut http) = (pin!(watcher), pin!(http));
+    tokio::select! {
+        () = &mut http => {}
+        () = &mut watcher => http.await,
+    }
+    drop(permit);
+}
+
+/// HTTP/1.1 or HTTP/2, by what the peer begins with.
+async fn speak(io: Observed, state: Arc<ConnState>, router: Router, config: &GatewayConfig, mut stop: watch::Receiver<bool>) {
+    let inner = TowerToHyperService::new(router);
+    let extension = state.clone();
+    let service = hyper::service::service_fn(move |mut request: hyper::Request<hyper::body::Incoming>| {
+        request.extensions_mut().insert(extension.clone());
+        hyper::service::Service::call(&inner, request)
+    });
+    let mut builder = Builder::new(TokioExecutor::new());
+    builder.http1().timer(TokioTimer::new()).header_read_timeout(config.header_timeout).half_close(config.allow_half_close);
+    builder.http1().max_buf_size(config.head_bytes_max.max(8 << 10));
+    let mut http2 = builder.http2();
+    http2.timer(TokioTimer::new()).keep_alive_interval(H2_PROBE).keep_alive_timeout(H2_PROBE);
+    http2.max_concurrent_streams(config.streams_max).max_header_list_size(u32::try_from(config.head_bytes_max).unwrap_or(u32::MAX));
+    let mut http = pin!(builder.serve_connection(TokioIo::new(io), service));
+    let mut silence = pin!(tokio::time::sleep(config.header_timeout));
+    let (mut judged, mut told) = (false, false);
+    loop {
+        tokio::select! {
+            result = &mut http => {
+                if let Err(e) = result {
+                    tracing::debug!(error = %e, "a connection ended");
+                }
+                return;
+            }
+            // hyper's own limit begins with the first byte: until then it does not know which HTTP this is.
+            () = &mut silence, if !judged => {
+                if !state.has_spoken() {
+                    return;
+                }
+                judged = true;
+            }
+            () = state.closing() => return,
+            _ = stop.wait_for(|stop| *stop), if !told => {
+                told = true;
+                http.as_mut().graceful_shutdown();
+            }
+        }
+    }
+}

@@ -1,0 +1,15 @@
+//! The front door against a scripted worker, through raw sockets.
+//!
+//! Every wait is for a condition and bounded; no sleep proves anything.
+
+mod cancel;
+mod drain;
+mod errors;
+mod ids;
+mod leave;
+mod shapes;
+mod simulated;
+mod slow;
+mod storm;
+mod views;
+mod wire;

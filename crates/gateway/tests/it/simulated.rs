@@ -1,0 +1,202 @@
+//! A simulated worker: the test says by hand what it answers, so every interleaving is written down and not hoped for.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use gateway::{Gateway, GatewayConfig, GatewayError, Link, LinkClosed};
+use lifecycle::event::Event;
+use lifecycle::message::{Delta, Down, From, ModelInfo, Receipt, Snapshot, Submit, Up, Usage};
+use lifecycle::{AttemptId, Cause, Incarnation, Outcome, RunId, RunKey, StepId, Tenant};
+use observe::{Clock, Journal, Limits};
+use serde_json::Value;
+use tokio::sync::{mpsc, oneshot};
+use tokio::task::JoinHandle;
+
+/// Longest wait for anything that must happen.
+pub const SOON: Duration = Duration::from_secs(10);
+pub const WORKER: Incarnation = Incarnation(0x1111);
+pub const GATEWAY: Incarnation = Incarnation(0x2222);
+
+/// A front door that serves, and its worker's script.
+pub struct Stand {
+    pub addr: SocketAddr,
+    pub journal: Journal,
+    pub worker: Simulated,
+    pub stop: Option<oneshot::Sender<()>>,
+    pub served: JoinHandle<Result<(), GatewayError>>,
+}
+
+/// The worker's end of both channels.
+pub struct Simulated {
+    down: mpsc::UnboundedReceiver<From<Down>>,
+    pub up: Option<mpsc::Sender<From<Up>>>,
+    journal: Journal,
+    step: u64,
+}
+
+pub async fn stand(config: GatewayConfig) -> Stand {
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+    let addr = listener.local_addr().expect("an address");
+    let (send_down, down) = mpsc::unbounded_channel();
+    let (up, up_receive) = mpsc::channel(64);
+    let journal = Journal::new(Clock::start(), Limits::default());
+    let model = ModelInfo { id: "tiny".into(), context: 512, default_max_tokens: 64, created: 1_700_000_000 };
+    let send = Box::new(move |message| send_down.send(message).map_err(|_| LinkClosed));
+    let link = Link { send, up: up_receive, model, worker: WORKER };
+    let gateway = Gateway::new(config, link, journal.clone(), GATEWAY);
+    let (stop, stopped) = oneshot::channel::<()>();
+    let served = tokio::spawn(async move { gateway.serve(listener, async { drop(stopped.await) }).await });
+    Stand { addr, journal: journal.clone(), worker: Simulated { down, up: Some(up), journal, step: 0 }, stop: Some(stop), served }
+}
+
+pub async fn default_stand() -> Stand {
+    stand(GatewayConfig::default()).await
+}
+
+pub async fn soon<F: Future>(what: &str, future: F) -> F::Output {
+    match tokio::time::timeout(SOON, future).await {
+        Ok(value) => value,
+        Err(_) => panic!("not within {SOON:?}: {what}"),
+    }
+}
+
+pub fn key(id: &str) -> RunKey {
+    RunKey { tenant: Tenant::default(), run: RunId::parse(id).expect("an id") }
+}
+
+impl Stand {
+    /// The run as the API shows it.
+    pub fn run(&self, id: &str) -> Value {
+        serde_json::to_value(self.journal.run(&key(id))).expect("JSON")
+    }
+
+    /// Waits until the run's view is as wanted.
+    pub async fn until(&self, id: &str, what: &str, wanted: impl Fn(&Value) -> bool) -> Value {
+        let check = async {
+            loop {
+                let run = self.run(id);
+                if wanted(&run) {
+                    return run;
+                }
+                tokio::time::sleep(Duration::from_millis(2)).await;
+            }
+        };
+        match tokio::time::timeout(SOON, check).await {
+            Ok(run) => run,
+            Err(_) => panic!("run {id} is not {what}: {}", self.run(id)),
+        }
+    }
+
+    /// Waits until the run is settled, and checks that the machines never met anything impossible.
+    pub async fn settled(&self, id: &str) -> Value {
+        let run = self.until(id, "settled", |run| run["settled"] == true).await;
+        assert_eq!(self.journal.defects(), 0);
+        run
+    }
+
+    /// Records of a run that `wanted` picks.
+    pub fn count(&self, id: &str, wanted: impl Fn(&Event) -> bool) -> usize {
+        self.journal.records(&key(id)).iter().filter(|r| wanted(&r.event)).count()
+    }
+}
+
+impl Simulated {
+    pub async fn next(&mut self) -> Down {
+        let message = soon("a message to the worker", self.down.recv()).await.expect("the gateway's side is open");
+        assert_eq!(message.incarnation, GATEWAY);
+        message.message
+    }
+
+    /// A message that is there already.
+    pub fn try_next(&mut self) -> Option<Down> {
+        self.down.try_recv().ok().map(|m| m.message)
+    }
+
+    /// The next message is a submit.
+    pub async fn submit(&mut self) -> Submit {
+        match self.next().await {
+            Down::Submit(submit) => *submit,
+            other => panic!("a submit was expected: {other:?}"),
+        }
+    }
+
+    /// The next message is a cancel of this attempt.
+    pub async fn cancelled(&mut self, attempt: &AttemptId) -> Cause {
+        match self.next().await {
+            Down::Cancel { attempt: named, cause, .. } if named == *attempt => cause,
+            other => panic!("a cancel of {attempt:?} was expected: {other:?}"),
+        }
+    }
+
+    pub async fn say(&self, message: Up) {
+        self.say_as(WORKER, message).await;
+    }
+
+    pub async fn say_as(&self, incarnation: Incarnation, message: Up) {
+        let up = self.up.as_ref().expect("the worker is not lost");
+        soon("room in the channel", up.send(From { incarnation, message })).await.expect("the gateway listens");
+    }
+
+    /// Takes the next submit and says that it is taken on.
+    pub async fn accept(&mut self) -> Submit {
+        let submit = self.submit().await;
+        self.say(Up::Accepted { attempt: submit.attempt.clone(), prompt_tokens: 3 }).await;
+        submit
+    }
+
+    pub fn delta(&self, attempt: &AttemptId, sequence: u32, text: &str, tokens: &[u32], finish: Option<Cause>) -> Delta {
+        Delta { attempt: attempt.clone(), sequence, text: text.into(), tokens: tokens.into(), logprobs: Vec::new(), finish }
+    }
+
+    pub async fn step(&mut self, deltas: Vec<Delta>) {
+        self.step += 1;
+        self.say(Up::Step { step: StepId(self.step), deltas }).await;
+    }
+
+    /// One token of text.
+    pub async fn token(&mut self, attempt: &AttemptId, text: &str) {
+        let delta = self.delta(attempt, 0, text, &[7], None);
+        self.step(vec![delta]).await;
+    }
+
+    /// The attempt's end, and that nothing of it is left.
+    pub async fn end(&self, attempt: &AttemptId, outcome: Outcome, generated: u32) {
+        let usage = Usage { prompt: 3, cached_prompt: 1, generated };
+        self.say(Up::Ended { attempt: attempt.clone(), outcome, usage }).await;
+        self.release(attempt).await;
+    }
+
+    /// Nothing of the attempt is left: journalled by the worker, once, and then pushed.
+    pub async fn release(&self, attempt: &AttemptId) {
+        self.journal.record(Some(&attempt.key), attempt.attempt, Event::Released { receipt: Receipt::default() });
+        self.say(Up::Released { attempt: attempt.clone(), receipt: Receipt::default() }).await;
+    }
+
+    /// Obeys a cancel as a worker does: acknowledged, ended, released.
+    pub async fn obey(&mut self, attempt: &AttemptId) -> Cause {
+        let cause = self.cancelled(attempt).await;
+        self.say(Up::CancelAcknowledged { attempt: attempt.clone(), won: Some(cause) }).await;
+        self.end(attempt, Outcome::of(cause), 0).await;
+        cause
+    }
+
+    /// Obeys every cancel and computes nothing.
+    pub async fn obey_everything(mut self) {
+        while let Some(message) = self.down.recv().await {
+            if let Down::Cancel { attempt, cause, .. } = message.message {
+                self.end(&attempt, Outcome::of(cause), 0).await;
+            }
+        }
+    }
+
+    /// Answers one question.
+    pub async fn answer(&mut self, snapshot: Snapshot) -> bool {
+        match self.next().await {
+            Down::Ask { ask, blocks } => {
+                self.say(Up::Answer { ask, snapshot: Box::new(snapshot) }).await;
+                blocks
+            }
+            other => panic!("a question was expected: {other:?}"),
+        }
+    }
+}

@@ -1,1 +1,9 @@
 //! GGUF, text, sampler and the forward pass over the paged pool. Knows no request, only step plans and blocks.
+
+pub mod arch;
+pub mod bench;
+pub mod error;
+pub mod gguf;
+pub mod kernel;
+pub mod kv_memory;
+pub mod threads;

@@ -1,1 +1,3 @@
 //! GGUF, text, sampler and the forward pass over the paged pool. Knows no request, only step plans and blocks.
+
+pub mod gguf;

@@ -4,7 +4,7 @@
 use std::path::PathBuf;
 
 use model::arch::llama::{Llama, Precision};
-use model::bench::{Options, forward};
+use model::bench::{Figure, Options, forward};
 use model::gguf::Gguf;
 use model::kernel::Isa;
 
@@ -36,10 +36,11 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         println!("{}", serde_json::to_string_pretty(&report)?);
         return Ok(());
     }
-    println!("instruction set {}, threads {}; tokens/s, median (best)", report.isa, report.threads);
-    println!("prefill 512  {:7.1} ({:.1})", report.prefill_512.median, report.prefill_512.best);
+    println!("instruction set {}, threads {}; tokens/s: median, best, median a CPU second", report.isa, report.threads);
+    let line = |what: String, f: Figure| println!("{what:12} {:8.1} {:8.1} {:8.1}", f.median, f.best, f.per_cpu_s);
+    line("prefill 512".into(), report.prefill_512);
     for d in &report.decode {
-        println!("decode b{:<3}  {:7.1} ({:.1})", d.batch, d.tokens_per_s.median, d.tokens_per_s.best);
+        line(format!("decode b{}", d.batch), d.tokens_per_s);
     }
     Ok(())
 }

@@ -47,6 +47,8 @@ pub struct Figure {
     pub median: f64,
     /// The best.
     pub best: f64,
+    /// The median a second of the process's CPU time: what is left to compare when other work shares the cores.
+    pub per_cpu_s: f64,
 }
 
 /// Decode at one batch size.
@@ -82,20 +84,16 @@ pub fn forward(model: &Llama, options: Options) -> Result<Report, ModelError> {
     let vocab = model.shape().vocab as u32;
     let tokens: Vec<u32> = (0..PREFILL_TOKENS as u32).map(|i| (1000 + i * 37 % 40_000) % vocab).collect();
     let mut bench = Bench { model, compute: &mut compute, memory: &mut memory, tables: &tables, tokens: &tokens };
-    let prefill = repeated(options.repeats, || {
-        let started = Instant::now();
-        bench.step(1, 0, PREFILL_TOKENS)?;
-        Ok(PREFILL_TOKENS as f64 / started.elapsed().as_secs_f64())
-    })?;
+    let prefill = repeated(options.repeats, |_| bench.step(1, 0, PREFILL_TOKENS).map(|()| PREFILL_TOKENS))?;
     let mut decode = Vec::new();
     for batch in BATCHES {
-        let tokens_per_s = repeated(options.repeats, || {
+        let tokens_per_s = repeated(options.repeats, |watch| {
             bench.step(batch, 0, PROMPT_TOKENS)?;
-            let started = Instant::now();
+            *watch = Watch::start();
             for i in 0..options.decode_tokens {
                 bench.step(batch, PROMPT_TOKENS + i, 1)?;
             }
-            Ok((batch * options.decode_tokens) as f64 / started.elapsed().as_secs_f64())
+            Ok(batch * options.decode_tokens)
         })?;
         decode.push(Decode { batch, tokens_per_s });
     }
@@ -123,8 +121,33 @@ impl Bench<'_> {
     }
 }
 
-fn repeated(times: usize, mut measure: impl FnMut() -> Result<f64, ModelError>) -> Result<Figure, ModelError> {
-    let mut figures = (0..times.max(1)).map(|_| measure()).collect::<Result<Vec<_>, _>>()?;
-    figures.sort_by(f64::total_cmp);
-    Ok(Figure { median: figures[figures.len() / 2], best: figures[figures.len() - 1] })
+/// Runs `measure` `times` times; it returns the tokens it made, and may restart the watch after it has set itself up.
+fn repeated(times: usize, mut measure: impl FnMut(&mut Watch) -> Result<usize, ModelError>) -> Result<Figure, ModelError> {
+    let (mut wall, mut cpu) = (Vec::new(), Vec::new());
+    for _ in 0..times.max(1) {
+        let mut watch = Watch::start();
+        let tokens = measure(&mut watch)? as f64;
+        wall.push(tokens / watch.started.elapsed().as_secs_f64());
+        cpu.push(tokens / (cpu_s() - watch.cpu_s));
+    }
+    wall.sort_by(f64::total_cmp);
+    cpu.sort_by(f64::total_cmp);
+    Ok(Figure { median: wall[wall.len() / 2], best: wall[wall.len() - 1], per_cpu_s: cpu[cpu.len() / 2] })
+}
+
+struct Watch {
+    started: Instant,
+    cpu_s: f64,
+}
+
+impl Watch {
+    fn start() -> Watch {
+        Watch { started: Instant::now(), cpu_s: cpu_s() }
+    }
+}
+
+/// CPU seconds of all threads of the process so far.
+fn cpu_s() -> f64 {
+    let t = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
+    t.tv_sec as f64 + t.tv_nsec as f64 * 1e-9
 }

@@ -31,6 +31,14 @@ pub enum ModelError {
         /// What is needed.
         needed: String,
     },
+    /// A tensor's element type is not supported.
+    #[error("the model's tensor {tensor} is of type {kind}; matrices may be Q4_1, Q8_0, F16 and F32")]
+    Kind {
+        /// The tensor.
+        tensor: String,
+        /// Its type.
+        kind: &'static str,
+    },
     /// Memory for weights or blocks could not be reserved, or a thread not started.
     #[error("the system refused memory or a thread: {0}")]
     System(#[from] std::io::Error),

@@ -6,4 +6,7 @@ pub mod error;
 pub mod gguf;
 pub mod kernel;
 pub mod kv_memory;
+pub mod text;
 pub mod threads;
+#[cfg(feature = "tiny")]
+pub mod tiny;

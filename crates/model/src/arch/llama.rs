@@ -237,7 +237,7 @@ impl Loader<'_> {
     fn matrix(&self, name: &str, columns: usize, rows: Option<usize>) -> Result<Matrix, ModelError> {
         let t = self.gguf.tensor(name)?;
         self.rows(&t, columns, rows)?;
-        self.finish(Matrix::pack(kind(t.kind), columns, &[t.data]))
+        self.finish(Matrix::pack(kind(&t)?, columns, &[t.data]))
     }
 
     /// Tensors over the same activations; neighbours of one kind become one matrix.
@@ -251,17 +251,18 @@ impl Loader<'_> {
         let mut parts = Vec::new();
         for run in found.chunk_by(|a, b| a.kind == b.kind) {
             let sources: Vec<&[u8]> = run.iter().map(|t| t.data).collect();
-            parts.push(self.finish(Matrix::pack(kind(run[0].kind), columns, &sources))?);
+            parts.push(self.finish(Matrix::pack(kind(&run[0])?, columns, &sources))?);
         }
         Ok(Linear { parts })
     }
 }
 
-fn kind(kind: TensorKind) -> Kind {
-    match kind {
-        TensorKind::F32 => Kind::F32,
-        TensorKind::F16 => Kind::F16,
-        TensorKind::Q4_1 => Kind::Q4_1,
-        TensorKind::Q8_0 => Kind::Q8_0,
+fn kind(t: &Tensor) -> Result<Kind, ModelError> {
+    match t.kind {
+        TensorKind::F32 => Ok(Kind::F32),
+        TensorKind::F16 => Ok(Kind::F16),
+        TensorKind::Q4_1 => Ok(Kind::Q4_1),
+        TensorKind::Q8_0 => Ok(Kind::Q8_0),
+        other => Err(ModelError::Kind { tensor: t.name.to_owned(), kind: other.name() }),
     }
 }

@@ -118,7 +118,7 @@ pub struct Kernels {
 macro_rules! compiled {
     ($module:ident, $lanes:ty, $isa:expr, $features:literal, |$p:ident, $t:ident, $s:ident| $multiply:expr) => {
         mod $module {
-            use super::{ActsView, Attention, Isa, Kernels, Placement, Product, Range, Scratch, attention, elementwise, matmul, simd};
+            use super::{ActsView, Attention, Isa, Kernels, Placement, Product, Range, Scratch, attention, elementwise, simd};
 
             #[cfg_attr(target_arch = "x86_64", target_feature(enable = $features))]
             unsafe fn multiply($p: &Product, $t: Range<usize>, $s: &mut Scratch) {
@@ -151,16 +151,16 @@ macro_rules! compiled {
     };
 }
 
-compiled!(scalar, simd::scalar::Scalar, Isa::Scalar, "sse2", |p, t, _s| matmul::multiply::<simd::scalar::Scalar>(p, t));
+compiled!(scalar, simd::scalar::Scalar, Isa::Scalar, "sse2", |p, t, _s| super::matmul::multiply::<simd::scalar::Scalar>(p, t));
 #[cfg(target_arch = "x86_64")]
-compiled!(avx2, simd::avx2::Avx2, Isa::Avx2, "avx2,fma,f16c", |p, t, _s| matmul::multiply::<simd::avx2::Avx2>(p, t));
+compiled!(avx2, simd::avx2::Avx2, Isa::Avx2, "avx2,fma,f16c", |p, t, _s| super::matmul::multiply::<simd::avx2::Avx2>(p, t));
 #[cfg(target_arch = "x86_64")]
 compiled!(
     avx512,
     simd::avx512::Avx512,
     Isa::Avx512,
     "avx512f,avx512bw,avx512vl,avx512vnni,avx2,fma,f16c",
-    |p, t, _s| matmul::multiply::<simd::avx512::Avx512>(p, t)
+    |p, t, _s| super::matmul::multiply::<simd::avx512::Avx512>(p, t)
 );
 #[cfg(target_arch = "x86_64")]
 compiled!(

@@ -2,10 +2,12 @@
 
 pub mod arch;
 pub mod bench;
+pub mod cpu;
 pub mod error;
 pub mod gguf;
 pub mod kernel;
 pub mod kv_memory;
+pub mod sampler;
 pub mod text;
 pub mod threads;
 #[cfg(feature = "tiny")]

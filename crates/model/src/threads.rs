@@ -114,7 +114,8 @@ impl Threads {
         let mut threads = Threads { shared, workers: Vec::new(), epoch: 0 };
         for worker in 0..others {
             let shared = Arc::clone(&threads.shared);
-            let handle = std::thread::Builder::new().name(format!("kvit-compute-{}", worker + 1)).spawn(move || shared.work_loop(worker))?;
+            let handle =
+                std::thread::Builder::new().name(format!("kvit-compute-{}", worker + 1)).spawn(move || shared.work_loop(worker))?;
             threads.workers.push(handle);
         }
         Ok(threads)

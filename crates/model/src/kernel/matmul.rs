@@ -84,14 +84,7 @@ unsafe fn step<S: Lanes, const N: usize>(p: &Product, tile: usize, token: usize)
 /// # Safety
 /// As `multiply`.
 #[inline(always)]
-pub unsafe fn finish<S: Lanes, const N: usize>(
-    p: &Product,
-    tile: usize,
-    token: usize,
-    count: usize,
-    value: &[S::F; N],
-    gate: &[S::F; N],
-) {
+pub unsafe fn finish<S: Lanes, const N: usize>(p: &Product, tile: usize, token: usize, count: usize, value: &[S::F; N], gate: &[S::F; N]) {
     for i in 0..N {
         if i >= count {
             break;

@@ -155,21 +155,13 @@ compiled!(scalar, simd::scalar::Scalar, Isa::Scalar, "sse2", |p, t, _s| super::m
 #[cfg(target_arch = "x86_64")]
 compiled!(avx2, simd::avx2::Avx2, Isa::Avx2, "avx2,fma,f16c", |p, t, _s| super::matmul::multiply::<simd::avx2::Avx2>(p, t));
 #[cfg(target_arch = "x86_64")]
-compiled!(
-    avx512,
-    simd::avx512::Avx512,
-    Isa::Avx512,
-    "avx512f,avx512bw,avx512vl,avx512vnni,avx2,fma,f16c",
-    |p, t, _s| super::matmul::multiply::<simd::avx512::Avx512>(p, t)
-);
+compiled!(avx512, simd::avx512::Avx512, Isa::Avx512, "avx512f,avx512bw,avx512vl,avx512vnni,avx2,fma,f16c", |p, t, _s| {
+    super::matmul::multiply::<simd::avx512::Avx512>(p, t)
+});
 #[cfg(target_arch = "x86_64")]
-compiled!(
-    tiles,
-    simd::avx512::Avx512,
-    Isa::Amx,
-    "avx512f,avx512bw,avx512vl,avx512vnni,avx2,fma,f16c",
-    |p, t, s| super::amx::multiply_tiles(p, t, &mut s.tiles)
-);
+compiled!(tiles, simd::avx512::Avx512, Isa::Amx, "avx512f,avx512bw,avx512vl,avx512vnni,avx2,fma,f16c", |p, t, s| {
+    super::amx::multiply_tiles(p, t, &mut s.tiles)
+});
 
 impl Kernels {
     /// The kernels of `isa`, or of the best one that this machine can run if it can't run that.

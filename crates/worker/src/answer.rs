@@ -7,7 +7,10 @@ use std::sync::Arc;
 use engine::Sampled;
 use lifecycle::message::{Delta, TokenLogprob};
 use lifecycle::{AttemptId, Cause};
-use model::text::{Detokenizer, StopFinder, Text};
+use model::text::detokenizer::Detokenizer;
+use model::text::stop::StopFinder;
+
+use crate::text::Text;
 
 /// The n answers of one attempt.
 pub(crate) struct Answer {

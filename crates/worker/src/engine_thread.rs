@@ -12,7 +12,7 @@ use engine::{Device, Effect, Engine, EngineConfig, Flag, Input, StepPlan, Submis
 use lifecycle::event::Event;
 use lifecycle::message::{Down, From, Receipt, Submit, Up, Usage};
 use lifecycle::{AttemptId, Cause, Incarnation, Outcome};
-use model::text::Text;
+use crate::text::Text;
 use observe::Journal;
 
 use crate::answer::Answer;

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use lifecycle::message::Prompt;
 use lifecycle::{Cause, Outcome};
-use model::text::Text;
+use crate::text::Text;
 
 use crate::mail::{Job, Mail};
 

@@ -36,13 +36,13 @@ pub enum Refused {
 
 /// Why no computation of a block was registered.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
-pub enum NotBegun {
+pub enum BeginError {
     /// The prefix index has this block already: follow it, or acquire it.
     #[error("the prefix index has the block already")]
-    Known(Found),
+    Exists(Found),
     /// The parent left the index; the run goes on without sharing.
     #[error("the parent is not in the prefix index")]
-    ParentGone,
+    NoParent,
     /// Not exactly one block of tokens.
     #[error("{given} tokens are not one block of {block_tokens}")]
     NotABlock {
@@ -53,7 +53,7 @@ pub enum NotBegun {
     },
     /// As many blocks are being computed for the index as the pool has.
     #[error("{limit} blocks are being computed already")]
-    TooMany {
+    Full {
         /// The limit.
         limit: u32,
     },

@@ -26,7 +26,6 @@ pub(crate) enum Standing {
 
 #[derive(Debug, Default)]
 pub(crate) struct Fences {
-    pub(crate) submitted: StepId,
     pub(crate) completed: StepId,
     lost: VecDeque<StepId>,
     distrusted: StepId,
@@ -44,9 +43,9 @@ impl Fences {
         }
     }
 
-    /// Whether a word about this step can be true: it was submitted, and neither its completion nor its loss is known.
+    /// Whether a word about this step can be true: neither its completion nor its loss is known.
     pub(crate) fn is_in_flight(&self, step: StepId) -> bool {
-        step <= self.submitted && self.standing(step) == Standing::Open
+        self.standing(step) == Standing::Open
     }
 
     /// Puts a block into the list of a step that is open.
@@ -84,8 +83,8 @@ impl Fences {
     }
 
     /// Nothing is in flight any more, and nothing that was lost can come back.
-    pub(crate) fn reset(&mut self) {
-        self.completed = self.submitted;
+    pub(crate) fn reset(&mut self, newest: StepId) {
+        self.completed = self.completed.max(newest);
         self.lost.clear();
         self.distrusted = StepId(0);
     }

@@ -12,8 +12,8 @@
 //!   else ───────────────────────────────────► free
 //! ```
 //!
-//! What the engine must do: tell [`Pool::step_submitted`] before a step goes to the device, [`Pool::fence_completed`] when it is done, and
-//! let every [`Lease`] out by [`Pool::retire`] with the newest step that may still touch the block.
+//! What the engine must do: let every [`Lease`] out by [`Pool::retire`] with the newest step that may still touch the block, and tell
+//! [`Pool::fence_completed`] of each step that is done, or [`Pool::quarantine`] of one that can never be.
 
 pub mod audit;
 pub mod block;
@@ -30,8 +30,8 @@ mod slot;
 
 pub use audit::{Account, BlockView};
 pub use block::{BlockId, Generation, Owner};
-pub use error::{Defect, Exhausted, NotBegun, Refused};
+pub use error::{BeginError, Defect, Exhausted, Refused};
 pub use lease::{Lease, Retired};
 pub use pool::Pool;
-pub use prefix::{Content, Found, NodeId};
+pub use prefix::{Found, NodeId, NodeState};
 pub use slot::BlockState;

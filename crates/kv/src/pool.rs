@@ -164,22 +164,23 @@ impl Pool {
         }
     }
 
-    /// A step goes to the device. Must be called before its completion can come: a completion of a step that was never submitted is refused.
-    pub fn step_submitted(&mut self, step: StepId) {
-        self.fences.submitted = self.fences.submitted.max(step);
-    }
-
     /// A step is done, and with it all before it: what waited for them is draining no more. How many blocks that were.
     ///
-    /// The completion of a step that was never submitted, has completed or was lost changes nothing and is counted.
+    /// The completion of a step that has completed or was lost changes nothing and is counted. Which newer steps were submitted at all only
+    /// the engine knows; what it does not know it passes to [`note_late_completion`](Pool::note_late_completion) instead.
     // contract: C-16
     pub fn fence_completed(&mut self, step: StepId) -> u32 {
         if !self.fences.is_in_flight(step) {
-            self.counts.late_completions += 1;
+            self.note_late_completion();
             return 0;
         }
         self.fences.completed = step;
         self.close_fences_until(step)
+    }
+
+    /// A completion of a step that the engine does not know came: counted, nothing else.
+    pub fn note_late_completion(&mut self) {
+        self.counts.late_completions += 1;
     }
 
     pub(crate) fn close_fences_until(&mut self, step: StepId) -> u32 {

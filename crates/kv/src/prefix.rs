@@ -10,7 +10,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use crate::list::{Link, List};
-use crate::{BlockId, NotBegun, Owner};
+use crate::{BeginError, BlockId, Owner};
 
 /// How many roots without nodes are kept; the oldest is dropped for a new one. Roots with nodes are bounded by the nodes.
 pub const IDLE_ROOTS_MAX: u32 = 256;
@@ -30,7 +30,7 @@ impl fmt::Debug for NodeId {
 
 /// What a node has to offer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Content {
+pub enum NodeState {
     /// The block is complete and may be acquired.
     Ready(BlockId),
     /// Somebody computes it: follow, do not compute it twice.
@@ -45,8 +45,8 @@ pub enum Content {
 pub struct Found {
     /// The node.
     pub node: NodeId,
-    /// Its content.
-    pub content: Content,
+    /// What it has to offer.
+    pub state: NodeState,
 }
 
 /// What separates prefixes that must never be shared.
@@ -75,12 +75,12 @@ pub(crate) struct Node {
 
 impl Node {
     fn found(&self) -> Option<Found> {
-        let content = match self.kind {
+        let state = match self.kind {
             Kind::Root(_) => return None,
-            Kind::Pending(by) => Content::Computing { by },
-            Kind::Ready(block) => Content::Ready(block),
+            Kind::Pending(by) => NodeState::Computing { by },
+            Kind::Ready(block) => NodeState::Ready(block),
         };
-        Some(Found { node: self.id, content })
+        Some(Found { node: self.id, state })
     }
 
     pub(crate) fn block(&self) -> Option<BlockId> {
@@ -164,16 +164,16 @@ impl Index {
         self.get(*child)?.found()
     }
 
-    pub(crate) fn begin(&mut self, parent: NodeId, tokens: &[u32], by: Owner) -> Result<NodeId, NotBegun> {
+    pub(crate) fn begin(&mut self, parent: NodeId, tokens: &[u32], by: Owner) -> Result<NodeId, BeginError> {
         if tokens.len() != self.block_tokens as usize {
-            return Err(NotBegun::NotABlock { given: tokens.len(), block_tokens: self.block_tokens });
+            return Err(BeginError::NotABlock { given: tokens.len(), block_tokens: self.block_tokens });
         }
         if let Some(found) = self.child(parent, tokens) {
-            return Err(NotBegun::Known(found));
+            return Err(BeginError::Exists(found));
         }
-        let above = self.get(parent).ok_or(NotBegun::ParentGone)?;
+        let above = self.get(parent).ok_or(BeginError::NoParent)?;
         if self.pending == self.pending_max {
-            return Err(NotBegun::TooMany { limit: self.pending_max });
+            return Err(BeginError::Full { limit: self.pending_max });
         }
         if matches!(above.kind, Kind::Root(_)) && above.children.is_empty() {
             self.idle_roots.remove(&mut self.links, parent.slot);

@@ -15,7 +15,7 @@ impl Pool {
     /// step as its fence goes the same way. A step that is not in flight changes nothing and is counted as a late completion.
     pub fn quarantine(&mut self, step: StepId) -> u32 {
         if !self.fences.is_in_flight(step) {
-            self.counts.late_completions += 1;
+            self.note_late_completion();
             return 0;
         }
         self.fences.lose(step);
@@ -42,13 +42,14 @@ impl Pool {
         }
     }
 
-    /// The device was reset: no submitted step touches anything any more, and what the blocks held is gone. Quarantined and draining blocks
-    /// are free, the prefix index is empty. Owners stay listed until they are retired. How many quarantined blocks were freed.
+    /// The device was reset: no step up to `newest`, the newest that was ever submitted, touches anything any more, and what the blocks held
+    /// is gone. Quarantined and draining blocks are free, the prefix index is empty. Owners stay listed until they are retired. How many
+    /// quarantined blocks were freed.
     ///
     /// Walks the whole pool; a reset is rare.
-    pub fn device_reset(&mut self) -> u32 {
+    pub fn device_reset(&mut self, newest: StepId) -> u32 {
         let quarantined = self.counts.quarantined;
-        self.fences.reset();
+        self.fences.reset(newest);
         self.close_fences_until(self.fences.completed);
         for root in self.index.all_roots() {
             self.unindex(root);

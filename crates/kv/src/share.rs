@@ -4,7 +4,7 @@
 // contract: C-19, C-21
 
 use crate::prefix::RootKey;
-use crate::{BlockId, Found, Lease, NodeId, NotBegun, Owner, Pool};
+use crate::{BeginError, BlockId, Found, Lease, NodeId, Owner, Pool};
 
 impl Pool {
     /// The beginning of all prefixes of one tenant, model and salt; compared in full.
@@ -38,8 +38,8 @@ impl Pool {
     /// can be acquired from the node before its [`commit`](Pool::commit).
     ///
     /// # Errors
-    /// [`NotBegun`]; nothing changes.
-    pub fn begin(&mut self, parent: NodeId, tokens: &[u32], owner: Owner) -> Result<NodeId, NotBegun> {
+    /// [`BeginError`]; nothing changes.
+    pub fn begin(&mut self, parent: NodeId, tokens: &[u32], owner: Owner) -> Result<NodeId, BeginError> {
         let node = self.index.begin(parent, tokens, owner)?;
         if let Some(BlockId(above)) = self.index.get(parent).and_then(|parent| parent.block()) {
             self.settle(above);

@@ -23,15 +23,22 @@ pub enum BlockState {
     Quarantined,
 }
 
-impl fmt::Display for BlockState {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
+impl BlockState {
+    /// The contract's word.
+    pub const fn as_str(self) -> &'static str {
+        match self {
             BlockState::Free => "free",
             BlockState::Active => "active",
             BlockState::Draining => "draining",
             BlockState::Cached => "cached",
             BlockState::Quarantined => "quarantined",
-        })
+        }
+    }
+}
+
+impl fmt::Display for BlockState {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
     }
 }
 

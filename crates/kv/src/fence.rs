@@ -28,13 +28,13 @@ pub(crate) enum Standing {
 pub(crate) struct Fences {
     pub(crate) completed: StepId,
     lost: VecDeque<StepId>,
-    distrusted: StepId,
+    distrusted: Option<StepId>,
     pub(crate) waiting: BTreeMap<StepId, List>,
 }
 
 impl Fences {
     pub(crate) fn standing(&self, step: StepId) -> Standing {
-        if step <= self.distrusted || self.lost.contains(&step) {
+        if Some(step) <= self.distrusted || self.lost.contains(&step) {
             Standing::Lost
         } else if step <= self.completed {
             Standing::Completed
@@ -77,7 +77,7 @@ impl Fences {
         if self.lost.len() == LOST_STEPS_MAX
             && let Some(oldest) = self.lost.pop_front()
         {
-            self.distrusted = self.distrusted.max(oldest);
+            self.distrusted = self.distrusted.max(Some(oldest));
         }
         self.lost.push_back(step);
     }
@@ -86,6 +86,6 @@ impl Fences {
     pub(crate) fn reset(&mut self, newest: StepId) {
         self.completed = self.completed.max(newest);
         self.lost.clear();
-        self.distrusted = StepId(0);
+        self.distrusted = None;
     }
 }

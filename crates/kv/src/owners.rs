@@ -87,3 +87,21 @@ impl Former {
         self.last.contains(&Some(owner))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn owners_are_listed_once_and_leave_alone() {
+        let (a, b, c) = (Owner(1), Owner(2), Owner(3));
+        let mut owners = Owners::None;
+        assert!(!owners.remove(a));
+        assert!(owners.insert(a) && !owners.insert(a), "one, once");
+        assert!(matches!(owners, Owners::One(_)) && !owners.remove(b));
+        assert!(owners.insert(c) && owners.insert(b) && !owners.insert(b));
+        assert_eq!((owners.sorted(), owners.len(), owners.contains(c)), (vec![a, b, c], 3, true));
+        assert!(owners.remove(a) && !owners.remove(a) && owners.remove(c) && owners.remove(b));
+        assert!(matches!(owners, Owners::None), "an empty set is not kept: most blocks never have a second owner again");
+    }
+}

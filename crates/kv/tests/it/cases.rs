@@ -88,6 +88,15 @@ fn an_exhausted_pool_says_what_comes_back_by_itself() {
     assert_eq!(pool.allocate(C).expect_err("one drains").draining, 1);
     pool.fence_completed(StepId(1));
     assert_eq!(take(&mut pool, C).block(), BlockId(0));
+
+    // A fence on a block that has another owner brings nothing back either.
+    let mut pool = Pool::new(1, 1);
+    let root = pool.root("t", "m", "");
+    let (node, a) = filled(&mut pool, root, &[1], A);
+    let _b = pool.acquire(node, B).expect("ready");
+    pool.retire(a, Some(StepId(1)));
+    let exhausted = pool.allocate(C).expect_err("B holds it");
+    assert_eq!((exhausted.draining, exhausted.oldest), (0, None));
 }
 
 // contract: C-17
@@ -301,6 +310,9 @@ fn steps_lost_too_long_ago_to_remember_stay_distrusted() {
     let (forgotten, between) = (take(&mut pool, A), take(&mut pool, A));
     assert_eq!(pool.retire(between, Some(StepId(101))), Retired::Free, "a step that completed, between two lost ones");
     assert_eq!(pool.retire(forgotten, Some(StepId(2))), Retired::Quarantined);
+    assert_eq!(pool.device_reset(StepId(141)), 1);
+    let fresh = take(&mut pool, A);
+    assert_eq!(pool.retire(fresh, Some(StepId(2))), Retired::Free, "the reset ended it");
 }
 
 #[test]

@@ -14,8 +14,8 @@ impl Template {
         let fail = |e: &dyn std::fmt::Display| TextError::Model(e.to_string());
         let source = gguf.str("tokenizer.chat_template").map_err(|e| fail(&e))?.to_owned();
         let mut env = Environment::new();
-        env.set_trim_blocks(true);
-        env.set_lstrip_blocks(true);
+        let syntax = minijinja::syntax::SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build().map_err(|e| fail(&e))?;
+        env.set_syntax(syntax);
         env.set_fuel(Some(10_000_000));
         env.add_template_owned("chat", source).map_err(|e| fail(&e))?;
         let tokens = gguf.strings("tokenizer.ggml.tokens").map_err(|e| fail(&e))?;
@@ -25,8 +25,8 @@ impl Template {
 
     /// Renders turns and the beginning of the answer.
     pub fn render(&self, turns: &[(&str, &str)]) -> Result<String, TextError> {
-        let messages: Vec<_> = turns.iter().map(|(r, c)| context! { role => r, content => c }).collect();
+        let messages: Vec<_> = turns.iter().map(|(r, c)| context! { role => r.to_string(), content => c.to_string() }).collect();
         let t = self.0.get_template("chat").map_err(|e| TextError::Encode(e.to_string()))?;
-        t.render(context! { messages, add_generation_prompt => true, bos_token => self.1, eos_token => self.2 }).map_err(|e| TextError::Encode(e.to_string()))
+        t.render(context! { messages, add_generation_prompt => true, bos_token => self.1.clone(), eos_token => self.2.clone() }).map_err(|e| TextError::Encode(e.to_string()))
     }
 }

@@ -13,8 +13,7 @@ mod value;
 
 pub use docs::markdown;
 pub use env::refuse_unknown;
-pub use options::{OPTIONS, OptionDoc, ServeConfig, ServeFlags};
-pub use value::{Isa, LogLevel, ModelPath, Threads};
+pub use options::{OPTIONS, ServeConfig, ServeFlags};
 
 use std::ffi::OsString;
 use std::path::Path;

@@ -13,8 +13,8 @@ mod hub;
 mod progress;
 mod wheel;
 
-pub use cache::{Cache, Cached};
-pub use fetch::{Fetched, Routes, Source, pull};
+pub use cache::Cache;
+pub use fetch::{Routes, pull};
 
 use std::path::{Path, PathBuf};
 

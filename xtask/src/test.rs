@@ -6,7 +6,7 @@ use std::path::PathBuf;
 
 use anyhow::{Context, bail};
 
-use crate::process::{command, listen, run};
+use crate::process::{command, listen, run as run_command};
 use crate::sdk;
 
 /// What the runners counted.
@@ -63,7 +63,7 @@ fn part(total: &mut Count, name: &str, result: anyhow::Result<Count>) {
 }
 
 fn lint(args: &[&str]) -> anyhow::Result<Count> {
-    run(command("cargo").args(args)).map(|()| Count { passed: 1, failed: 0 })
+    run_command(command("cargo").args(args)).map(|()| Count { passed: 1, failed: 0 })
 }
 
 /// Names what is missing; what cargo itself can install it does.
@@ -79,7 +79,7 @@ fn have_tools() -> anyhow::Result<()> {
     }
     if !works("cargo", &["nextest", "--version"]) {
         eprintln!("xtask: cargo-nextest is missing; installing it, which takes minutes");
-        run(command("cargo").args(["install", "cargo-nextest", "--locked"]))?;
+        run_command(command("cargo").args(["install", "cargo-nextest", "--locked"]))?;
     }
     Ok(())
 }
@@ -89,7 +89,7 @@ pub fn model() -> anyhow::Result<PathBuf> {
     if let Some(path) = std::env::var_os("KVIT_TEST_MODEL").filter(|p| !p.is_empty()) {
         return Ok(PathBuf::from(path));
     }
-    run(command("cargo").args(["build", "--package", "kvit"]))?;
+    run_command(command("cargo").args(["build", "--package", "kvit"]))?;
     let output = command(kvit()).args(["model", "pull"]).stderr(std::process::Stdio::inherit()).output()?;
     if !output.status.success() {
         bail!("`kvit model pull`: {}", output.status);

@@ -21,7 +21,10 @@ use std::path::Path;
 /// Names in the environment that are no option of `serve`, with their sentences.
 pub const OTHER_VARIABLES: &[(&str, &str)] = &[
     ("KVIT_CONFIG", "The configuration file, where `--config FILE` does not name one."),
-    ("KVIT_CACHE", "The cache folder, where `--cache DIR` does not name one. Without either: `$XDG_CACHE_HOME/kvit`, else `~/.cache/kvit`."),
+    (
+        "KVIT_CACHE",
+        "The cache folder, where `--cache DIR` does not name one. Without either: `$XDG_CACHE_HOME/kvit`, else `~/.cache/kvit`.",
+    ),
     ("KVIT_SERVER", "The server that `trace`, `kv` and `runs` ask, where `--server URL` does not name one."),
 ];
 

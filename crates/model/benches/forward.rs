@@ -1,4 +1,4 @@
-//! `cargo bench -p model --bench forward -- [MODEL] [--threads N] [--isa NAME] [--repeats N] [--json]`: prints what `model::bench` measures.
+//! `cargo bench -p model --bench forward -- [MODEL] [--threads N] [--isa NAME] [--repeats N] [--decode-tokens N] [--json]`: prints what `model::bench` measures.
 //! The model is the argument or the environment's KVIT_TEST_MODEL; without one it says so and measures nothing.
 
 use std::path::PathBuf;
@@ -17,6 +17,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         match arg.as_str() {
             "--threads" => options.threads = value()?.parse()?,
             "--repeats" => options.repeats = value()?.parse()?,
+            "--decode-tokens" => options.decode_tokens = value()?.parse()?,
             "--isa" => {
                 let name = value()?;
                 options.isa = Some(Isa::ALL.into_iter().find(|i| i.name() == name).ok_or(format!("no instruction set {name}"))?);

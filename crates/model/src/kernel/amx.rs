@@ -17,10 +17,12 @@ use super::pack::{BLOCK, Kind, Matrix};
 use super::simd::avx512::Avx512;
 use super::simd::{LANES, Lanes};
 
-/// From this many tokens on tile registers beat vector instructions.
-const TOKENS_MIN: usize = 4;
-/// Blocks whose dots are computed before their float steps; their results stay in the first cache.
-const STRIP: usize = 8;
+/// From this many tokens on tile registers beat vector instructions: a tile's unpacking must serve more than one group.
+const TOKENS_MIN: usize = GROUP + 1;
+/// Blocks whose dots are in memory at a time: two being computed, two being used.
+const RING: usize = 4;
+/// Bytes of a block's dots: 16 tokens x 16 rows of i32.
+const DOT_BYTES: usize = 1024;
 /// Lines of an unpacked block.
 const LINES: usize = GROUP * BLOCK / 64;
 /// How far ahead of the tile being unpacked its memory is asked for, in bytes.
@@ -79,41 +81,34 @@ pub unsafe fn multiply_tiles(p: &Product, tiles: Range<usize>, memory: &mut Tile
     if p.tokens < TOKENS_MIN || !p.matrix.kind().is_quantised() || gate.is_some_and(|g| !g.kind().is_quantised()) {
         return multiply::<Avx512>(p, tiles);
     }
-    match p.tokens {
-        ..=4 => run::<4>(p, gate, tiles, memory),
-        ..=8 => run::<8>(p, gate, tiles, memory),
-        _ => run::<16>(p, gate, tiles, memory),
-    }
-}
-
-#[inline(always)]
-unsafe fn run<const N: usize>(p: &Product, gate: Option<&Matrix>, tiles: Range<usize>, memory: &mut TileMemory) {
-    configure(N as u8);
+    configure();
     let TileMemory { value, gate: gate_memory, dots } = memory;
-    grow(dots, STRIP * N);
+    grow(dots, RING * DOT_BYTES / 64);
     for tile in tiles {
         value.unpack(p.matrix, tile);
         if let Some(gate) = gate {
             gate_memory.unpack(gate, tile);
         }
         for token in (0..p.tokens).step_by(GROUP) {
-            let v = product::<N>(value, p.matrix.kind(), p.acts, token, dots);
+            let v = product(value, p.matrix.kind(), p.acts, token, dots);
             let g = match gate {
-                Some(gate) => product::<N>(gate_memory, gate.kind(), p.acts, token, dots),
+                Some(gate) => product(gate_memory, gate.kind(), p.acts, token, dots),
                 None => v,
             };
-            finish::<Avx512, N>(p, tile, token, p.tokens - token, &v, &g);
+            finish::<Avx512, GROUP>(p, tile, token, p.tokens - token, &v, &g);
         }
     }
     asm!("tilerelease", options(nostack, nomem));
 }
 
-/// Tiles 0, 1: dots (N tokens x 16 rows of i32); 4, 5: activations (N x 32 bytes); 6, 7: weights (8 x 64 bytes).
+/// Tiles 0 to 3: dots (16 tokens x 16 rows of i32); 4, 5: activations (16 x 32 bytes); 6, 7: weights (8 x 64 bytes).
 #[inline(always)]
-unsafe fn configure(tokens: u8) {
+unsafe fn configure() {
+    const ROWS: u8 = GROUP as u8;
     let mut config = Line([0; 64]);
     config.0[0] = 1;
-    for (tile, bytes, rows) in [(0, 64, tokens), (1, 64, tokens), (4, 32, tokens), (5, 32, tokens), (6, 64, 8), (7, 64, 8)] {
+    let shapes = [(0, 64, ROWS), (1, 64, ROWS), (2, 64, ROWS), (3, 64, ROWS), (4, 32, ROWS), (5, 32, ROWS), (6, 64, 8), (7, 64, 8)];
+    for (tile, bytes, rows) in shapes {
         config.0[16 + 2 * tile] = bytes;
         config.0[48 + tile] = rows;
     }
@@ -124,7 +119,7 @@ impl Unpacked {
     #[inline(always)]
     unsafe fn unpack(&mut self, m: &Matrix, tile: usize) {
         let blocks = m.columns() / BLOCK;
-        grow(&mut self.words, blocks * LINES);
+        grow(&mut self.words, (blocks + 1) * LINES);
         grow(&mut self.scales, blocks);
         grow(&mut self.minima, blocks);
         let step = m.kind().block_bytes() * LANES;
@@ -152,32 +147,25 @@ impl Unpacked {
 }
 
 /// One tile for the group of tokens that begins at `token`; of the results behind the last token nothing is used.
+///
+/// The dots of two blocks are under way in the tile unit while the float steps of the two before are done by the vector units.
 #[inline(always)]
-unsafe fn product<const N: usize>(w: &Unpacked, kind: Kind, acts: ActsView, token: usize, dots: &mut [Line]) -> [<Avx512 as Lanes>::F; N] {
+unsafe fn product(w: &Unpacked, kind: Kind, acts: ActsView, token: usize, dots: &mut [Line]) -> [<Avx512 as Lanes>::F; GROUP] {
     let blocks = acts.columns / BLOCK;
     let dots = dots.as_mut_ptr().cast::<u8>();
-    let mut acc = [Avx512::zero(); N];
-    for strip in (0..blocks).step_by(STRIP) {
-        let end = (strip + STRIP).min(blocks);
-        let mut block = strip;
-        while block < end {
-            let a = acts.values.add(acts.index(token, block) * BLOCK).cast::<u8>();
-            let b = w.words.as_ptr().add(block * LINES).cast::<u8>();
-            let c = dots.add((block - strip) * N * 64);
-            if block + 1 < end {
-                dot_two(a, b, c, N * 64);
-            } else {
-                dot_one(a, b, c);
-            }
-            block += 2;
+    let mut acc = [Avx512::zero(); GROUP];
+    start(w, acts, token, 0, dots);
+    for first in (0..blocks).step_by(2) {
+        if first + 2 < blocks {
+            start(w, acts, token, first + 2, dots);
         }
-        for block in strip..end {
+        for block in first..(first + 2).min(blocks) {
             let at = acts.index(token, block);
             let row_scale = Avx512::load(w.scales.as_ptr().add(block).cast());
             let minimum = Avx512::load(w.minima.as_ptr().add(block).cast());
-            let c = dots.add((block - strip) * N * 64);
-            for i in 0..N {
-                let dot = Avx512::int_load(c.add(i * 64));
+            let dots = dots.add(block % RING * DOT_BYTES);
+            for i in 0..GROUP {
+                let dot = Avx512::int_load(dots.add(i * 64));
                 if kind == Kind::Q4_1 {
                     acc[i] = scaled::<Avx512>(acc[i], dot, row_scale, *acts.scales.add(at + i));
                     acc[i] = Avx512::fma(minimum, Avx512::set1(*acts.scaled_sums.add(at + i)), acc[i]);
@@ -191,35 +179,30 @@ unsafe fn product<const N: usize>(w: &Unpacked, kind: Kind, acts: ActsView, toke
     acc
 }
 
-/// Signed activations times unsigned weights of one block: c = a b.
+/// Starts the dots of `block` and the one behind it, signed activations times unsigned weights, into their places in the ring. Behind the
+/// last block of an odd number lies room (see `unpack` and `Acts::view`) whose dots nobody uses.
 #[inline(always)]
-unsafe fn dot_one(a: *const u8, b: *const u8, c: *mut u8) {
-    asm!(
-        "tilezero tmm0",
-        "tileloadd tmm4, [{a} + {half}*1]",
-        "tileloadd tmm6, [{b} + {line}*1]",
-        "tdpbsud tmm0, tmm4, tmm6",
-        "tilestored [{c} + {line}*1], tmm0",
-        a = in(reg) a, b = in(reg) b, c = in(reg) c, half = in(reg) BLOCK, line = in(reg) 64usize,
-        options(nostack),
-    );
-}
-
-/// Two blocks that follow each other; the second's dots go `stride` bytes behind the first's.
-#[inline(always)]
-unsafe fn dot_two(a: *const u8, b: *const u8, c: *mut u8, stride: usize) {
-    asm!(
-        "tilezero tmm0",
-        "tilezero tmm1",
-        "tileloadd tmm4, [{a} + {half}*1]",
-        "tileloadd tmm6, [{b} + {line}*1]",
-        "tileloadd tmm5, [{a} + {half}*1 + 512]",
-        "tileloadd tmm7, [{b} + {line}*1 + 512]",
-        "tdpbsud tmm0, tmm4, tmm6",
-        "tdpbsud tmm1, tmm5, tmm7",
-        "tilestored [{c} + {line}*1], tmm0",
-        "tilestored [{d} + {line}*1], tmm1",
-        a = in(reg) a, b = in(reg) b, c = in(reg) c, d = in(reg) c.add(stride), half = in(reg) BLOCK, line = in(reg) 64usize,
-        options(nostack),
-    );
+unsafe fn start(w: &Unpacked, acts: ActsView, token: usize, block: usize, dots: *mut u8) {
+    let a = acts.values.add(acts.index(token, block) * BLOCK);
+    let b = w.words.as_ptr().add(block * LINES);
+    let c = dots.add(block % RING * DOT_BYTES);
+    macro_rules! two {
+        ($c:literal, $d:literal) => {
+            asm!(
+                concat!("tilezero ", $c),
+                concat!("tilezero ", $d),
+                "tileloadd tmm4, [{a} + {half}*1]",
+                "tileloadd tmm6, [{b} + {line}*1]",
+                concat!("tdpbsud ", $c, ", tmm4, tmm6"),
+                "tileloadd tmm5, [{a} + {half}*1 + 512]",
+                "tileloadd tmm7, [{b} + {line}*1 + 512]",
+                concat!("tdpbsud ", $d, ", tmm5, tmm7"),
+                concat!("tilestored [{c} + {line}*1], ", $c),
+                concat!("tilestored [{c} + {line}*1 + 1024], ", $d),
+                a = in(reg) a, b = in(reg) b, c = in(reg) c, half = in(reg) BLOCK, line = in(reg) 64usize,
+                options(nostack),
+            )
+        };
+    }
+    if block % RING == 0 { two!("tmm0", "tmm1") } else { two!("tmm2", "tmm3") }
 }

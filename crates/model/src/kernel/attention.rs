@@ -63,23 +63,11 @@ impl Attention<'_> {
 #[inline(always)]
 pub unsafe fn attend<S: Lanes>(job: &Attention, scratch: &mut Vec<f32>) {
     let rows = job.count * job.group;
-    let groups = (job.position + job.count).div_ceil(LANES);
-    // An odd number of lines, or the rows' lines would fall into few sets of the cache.
-    let stride = (groups | 1) * LANES;
-    if scratch.len() < rows * (stride + 1) {
-        scratch.resize(rows * (stride + 1), 0.0);
-    }
-    let scores = scratch.as_mut_ptr();
-    let inverses = scores.add(rows * stride);
     let mut row = 0;
     macro_rules! rows_of {
         ($m:literal, $c:literal) => {
             while row + $m <= rows {
-                score::<S, $m, $c>(job, row, groups, scores.add(row * stride), stride);
-                for r in row..row + $m {
-                    *inverses.add(r) = soften::<S>(scores.add(r * stride), job.position + r / job.group + 1, groups);
-                }
-                weigh::<S, $m, $c>(job, row, scores.add(row * stride), stride, inverses.add(row));
+                rows_together::<S, $m, $c>(job, row, scratch);
                 row += $m;
             }
         };
@@ -96,11 +84,38 @@ pub unsafe fn attend<S: Lanes>(job: &Attention, scratch: &mut Vec<f32>) {
     rows_of!(1, 4);
 }
 
-/// acc[m][c] += a[m][k] * b[c][k] for k ascending.
+/// `M` rows from `row` on, `C` vectors of positions or dimensions at a time.
+///
+/// Rows lie interleaved by 16 columns, [16 columns][row][16], so that the addresses of one column's rows differ by constants.
+#[inline(always)]
+unsafe fn rows_together<S: Lanes, const M: usize, const C: usize>(job: &Attention, row: usize, scratch: &mut Vec<f32>) {
+    // Up to the last position that a row of these may see: a row that sees fewer has weight 0 there, which adds 0 exactly.
+    let last = job.position + (row + M - 1) / job.group + 1;
+    let groups = last.div_ceil(LANES);
+    let (needed, scores_at) = (M * (job.head_dim + groups * LANES), M * job.head_dim);
+    if scratch.len() < needed {
+        scratch.resize(needed, 0.0);
+    }
+    let queries = scratch.as_mut_ptr();
+    let scores = queries.add(scores_at);
+    for m in 0..M {
+        for d in (0..job.head_dim).step_by(LANES) {
+            S::store(queries.add(d * M + m * LANES), S::load(job.queries.add((row + m) * job.head_dim + d)));
+        }
+    }
+    score::<S, M, C>(job, queries, groups, scores);
+    let mut inverses = [0f32; M];
+    for m in 0..M {
+        inverses[m] = soften::<S>(scores.add(m * LANES), M * LANES, job.position + (row + m) / job.group + 1, groups);
+    }
+    weigh::<S, M, C>(job, row, scores, last, &inverses);
+}
+
+/// acc[m][c] += a[m][k] * b[c][k] for k ascending below `steps`, at most 16.
 #[inline(always)]
 unsafe fn outer<S: Lanes, const M: usize, const C: usize>(
     acc: &mut [[S::F; C]; M],
-    (a, a_stride): (*const f32, usize),
+    a: *const f32,
     steps: usize,
     b: [*const u16; C],
     b_stride: usize,
@@ -111,7 +126,7 @@ unsafe fn outer<S: Lanes, const M: usize, const C: usize>(
             v[c] = S::load_half(b[c].add(k * b_stride));
         }
         for m in 0..M {
-            let x = S::set1(*a.add(m * a_stride + k));
+            let x = S::set1(*a.add(m * LANES + k));
             for c in 0..C {
                 acc[m][c] = S::fma(x, v[c], acc[m][c]);
             }
@@ -121,8 +136,7 @@ unsafe fn outer<S: Lanes, const M: usize, const C: usize>(
 
 /// Scores of `M` rows, `C` groups of positions at a time.
 #[inline(always)]
-unsafe fn score<S: Lanes, const M: usize, const C: usize>(job: &Attention, row: usize, groups: usize, out: *mut f32, stride: usize) {
-    let queries = (job.queries.add(row * job.head_dim), job.head_dim);
+unsafe fn score<S: Lanes, const M: usize, const C: usize>(job: &Attention, queries: *const f32, groups: usize, out: *mut f32) {
     let mut g = 0;
     macro_rules! groups_of {
         ($c:expr) => {
@@ -132,10 +146,12 @@ unsafe fn score<S: Lanes, const M: usize, const C: usize>(job: &Attention, row: 
                 for c in 0..$c {
                     keys[c] = job.keys.add(job.offset(g + c));
                 }
-                outer::<S, M, { $c }>(&mut acc, queries, job.head_dim, keys, LANES);
+                for d in (0..job.head_dim).step_by(LANES) {
+                    outer::<S, M, { $c }>(&mut acc, queries.add(d * M), LANES, keys.map(|k| k.add(d * LANES)), LANES);
+                }
                 for m in 0..M {
                     for c in 0..$c {
-                        S::store(out.add(m * stride + (g + c) * LANES), acc[m][c]);
+                        S::store(out.add(((g + c) * M + m) * LANES), acc[m][c]);
                     }
                 }
                 g += $c;
@@ -143,34 +159,38 @@ unsafe fn score<S: Lanes, const M: usize, const C: usize>(job: &Attention, row: 
         };
     }
     groups_of!(C);
-    groups_of!(1);
+    if C > 1 {
+        groups_of!(1);
+    }
 }
 
-/// Turns the scores of the first `n` positions into exp(score - max), sets the others to 0, and returns 1 / sum.
+/// Turns one row's scores of the first `n` positions into exp(score - max), sets the others to 0, and returns 1 / sum. The row's groups of
+/// 16 positions are `stride` apart.
 #[inline(always)]
-unsafe fn soften<S: Lanes>(scores: *mut f32, n: usize, groups: usize) -> f32 {
+unsafe fn soften<S: Lanes>(scores: *mut f32, stride: usize, n: usize, groups: usize) -> f32 {
     let own = n.div_ceil(LANES);
-    for i in n..own * LANES {
-        *scores.add(i) = f32::MIN;
+    let tail = scores.add((own - 1) * stride);
+    for lane in n - (own - 1) * LANES..LANES {
+        *tail.add(lane) = f32::MIN;
     }
     let mut max = S::load(scores);
     for g in 1..own {
-        max = S::max(max, S::load(scores.add(g * LANES)));
+        max = S::max(max, S::load(scores.add(g * stride)));
     }
     let max = S::set1(S::max_lane(max));
     let mut sum = S::zero();
     for g in 0..own {
-        let at = scores.add(g * LANES);
+        let at = scores.add(g * stride);
         S::store(at, S::exp(S::sub(S::load(at), max)));
         if g + 1 == own {
-            for i in n..own * LANES {
-                *scores.add(i) = 0.0;
+            for lane in n - g * LANES..LANES {
+                *at.add(lane) = 0.0;
             }
         }
         sum = S::add(sum, S::load(at));
     }
     for g in own..groups {
-        S::store(scores.add(g * LANES), S::zero());
+        S::store(scores.add(g * stride), S::zero());
     }
     1.0 / S::sum(sum)
 }
@@ -181,11 +201,9 @@ unsafe fn weigh<S: Lanes, const M: usize, const C: usize>(
     job: &Attention,
     row: usize,
     scores: *const f32,
-    stride: usize,
-    inverses: *const f32,
+    last: usize,
+    inverses: &[f32; M],
 ) {
-    // Up to the last position that a row of these may see: a row that sees fewer has weight 0 there, which adds 0 exactly.
-    let last = job.position + (row + M - 1) / job.group + 1;
     let mut d = 0;
     macro_rules! dims_of {
         ($c:expr) => {
@@ -197,14 +215,14 @@ unsafe fn weigh<S: Lanes, const M: usize, const C: usize>(
                     for c in 0..$c {
                         values[c] = value.add(c * LANES);
                     }
-                    outer::<S, M, { $c }>(&mut acc, (scores.add(g * LANES), stride), LANES.min(last - g * LANES), values, job.head_dim);
+                    outer::<S, M, { $c }>(&mut acc, scores.add(g * M * LANES), LANES.min(last - g * LANES), values, job.head_dim);
                 }
                 for m in 0..M {
                     let (query, head) = ((row + m) / job.group, job.head * job.group + (row + m) % job.group);
                     let out = job.out.add(query * job.out_stride + head * job.head_dim + d);
                     for c in 0..$c {
                         // Plus 0: a sum of -0 becomes +0, so that adding weight-0 terms can't show.
-                        let v = S::mul(S::add(acc[m][c], S::zero()), S::set1(*inverses.add(m)));
+                        let v = S::mul(S::add(acc[m][c], S::zero()), S::set1(inverses[m]));
                         S::store(out.add(c * LANES), v);
                     }
                 }
@@ -213,5 +231,7 @@ unsafe fn weigh<S: Lanes, const M: usize, const C: usize>(
         };
     }
     dims_of!(C);
-    dims_of!(1);
+    if C > 1 {
+        dims_of!(1);
+    }
 }

@@ -71,12 +71,16 @@ pub unsafe fn multiply<S: Lanes>(p: &Product, tiles: Range<usize>) {
 /// One tile for `N` tokens. They are of one group: `N` divides 16 and larger ones come first.
 #[inline(always)]
 unsafe fn step<S: Lanes, const N: usize>(p: &Product, tile: usize, token: usize) {
-    let value = tile_of::<S, N>(p.matrix, p.acts, tile, token);
     let gate = match p.epilogue {
-        Epilogue::Gated(gate) => tile_of::<S, N>(gate, p.acts, tile, token),
-        Epilogue::Store | Epilogue::Add => value,
+        Epilogue::Gated(gate) => Some(gate),
+        Epilogue::Store | Epilogue::Add => None,
     };
-    finish::<S, N>(p, tile, token, N, &value, &gate);
+    let mut values = [[S::zero(); N]; 2];
+    // A loop, so that each kind's code is there once.
+    for (value, matrix) in values.iter_mut().zip([Some(p.matrix), gate].into_iter().flatten()) {
+        *value = tile_of::<S, N>(matrix, p.acts, tile, token);
+    }
+    finish::<S, N>(p, tile, token, N, &values[0], &values[1]);
 }
 
 /// Applies the epilogue to the first `count` of `N` tokens.

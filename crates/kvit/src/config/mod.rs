@@ -9,6 +9,7 @@ mod docs;
 mod env;
 mod file;
 mod options;
+mod parts;
 mod value;
 
 pub use docs::markdown;

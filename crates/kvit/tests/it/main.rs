@@ -2,7 +2,10 @@
 
 mod commands;
 mod documents;
+mod leaving;
+mod server;
 mod servers;
+mod storm;
 
 use std::path::Path;
 use std::process::{Command, Output, Stdio};

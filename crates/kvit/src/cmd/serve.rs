@@ -64,7 +64,7 @@ fn start_worker(config: &ServeConfig, path: &Path, journal: &Journal) -> anyhow:
     let text = Arc::new(Text::load(&gguf).with_context(what)?);
     let llama = Arc::new(Llama::load(&gguf, Precision::Fast).with_context(what)?);
     let model = ModelInfo {
-        id: model_id(&gguf, path).into(),
+        id: model_id(path).into(),
         context: llama.shape().context as u32,
         default_max_tokens: config.default_max_tokens,
         created: SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_secs()),
@@ -90,11 +90,14 @@ fn incarnation() -> Incarnation {
     Incarnation(uuid::Uuid::now_v7().as_u128())
 }
 
-/// The model's name on the API: what the file calls itself, in lower case, else the file's own name.
-fn model_id(gguf: &Gguf, path: &Path) -> String {
-    let stem = || path.file_stem().map(|s| s.to_string_lossy().into_owned()).unwrap_or_default();
-    let name = gguf.str("general.name").map(str::to_owned).unwrap_or_else(|_| stem());
-    name.trim().to_lowercase().replace([' ', '_'], "-")
+/// The model's name on the API: the file's, in lower case and without what says how it is quantised. (What files call themselves inside is
+/// often the name of a training run.)
+fn model_id(path: &Path) -> String {
+    let name = path.file_stem().map(|s| s.to_string_lossy().to_lowercase()).unwrap_or_default();
+    match name.rsplit_once(['.', '-']) {
+        Some((front, tail)) if ["q", "f16", "f32", "bf16", "iq"].iter().any(|q| tail.starts_with(q)) && !front.is_empty() => front.to_owned(),
+        _ => name,
+    }
 }
 
 /// Takes the port, so that a taken one is found before anything else is started.

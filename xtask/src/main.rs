@@ -1,3 +1,52 @@
 //! Developer commands: `cargo xtask test` and its parts.
+//!
+//! Invariant: whatever a command starts it also ends, by process id, whether it succeeds or not.
 
-fn main() {}
+mod bench;
+mod process;
+mod sdk;
+mod test;
+mod tidy;
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+const USAGE: &str = "usage: cargo xtask COMMAND
+
+  test [--long]   everything that must hold before a change lands; --long adds the tests that take minutes
+  sdk             only the tests with OpenAI's Python SDK against a started server
+  tidy            only the house's rules: sizes, headers, imports, contract clauses
+  bench [ARGS]    kvit against llama.cpp (bench/llama_cpp.py)";
+
+fn main() -> ExitCode {
+    let args: Vec<String> = std::env::args().skip(1).collect();
+    let words: Vec<&str> = args.iter().map(String::as_str).collect();
+    let done = match words.as_slice() {
+        ["test"] => test::run(false),
+        ["test", "--long"] => test::run(true),
+        ["sdk"] => sdk::only(),
+        ["tidy"] => tidy::run(),
+        ["bench", rest @ ..] => bench::run(rest),
+        ["help" | "--help" | "-h"] => {
+            println!("{USAGE}");
+            return ExitCode::SUCCESS;
+        }
+        _ => {
+            eprintln!("{USAGE}");
+            return ExitCode::from(2);
+        }
+    };
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("xtask: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// The repository's root.
+fn root() -> PathBuf {
+    let here = PathBuf::from(env!("CARGO_MANIFEST_DIR"));
+    here.parent().map_or(here.clone(), PathBuf::from)
+}

@@ -7,7 +7,6 @@ use lifecycle::event::Event;
 use lifecycle::{AttemptEvent, AttemptId, AttemptState, Cause, Outcome, StepId};
 
 use crate::attempt::{Attempt, Rank, Sequence};
-use crate::device::Flag;
 use crate::engine::Engine;
 use crate::io::{Effect, Submission};
 
@@ -63,7 +62,6 @@ impl Engine {
             max_tokens: s.max_tokens,
             salt: s.cache_salt,
             deadlines: s.deadlines,
-            flag: Flag::default(),
             sequences: Vec::new(),
             prompt_len: 0,
             cached_prompt: 0,

@@ -23,7 +23,6 @@ pub(crate) struct Attempt {
     pub max_tokens: Option<u32>,
     pub salt: String,
     pub deadlines: Vec<(Time, Cause)>,
-    pub flag: Flag,
     pub sequences: Vec<Sequence>,
     pub prompt_len: u32,
     pub cached_prompt: u32,

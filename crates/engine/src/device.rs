@@ -26,6 +26,11 @@ impl Flag {
     pub fn is_set(&self) -> bool {
         self.0.load(Ordering::Acquire)
     }
+
+    /// Whether both are the same flag, so their rows the same sequence's.
+    pub fn is_same(&self, other: &Flag) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
 }
 
 /// A sequence's place on the device: its tokens so far and how to choose the next. Given by the engine, reused after a fence.
@@ -74,10 +79,8 @@ pub struct Row {
     pub table: Arc<[BlockId]>,
     /// Choose a token from the last position's logits.
     pub sample: bool,
-    /// Set when the whole attempt is to stop.
-    pub attempt_flag: Flag,
-    /// Set when this sequence alone is to stop.
-    pub sequence_flag: Flag,
+    /// Set when the sequence is to stop.
+    pub flag: Flag,
 }
 
 impl Row {
@@ -89,9 +92,9 @@ impl Row {
         }
     }
 
-    /// Whether either flag says that the row is to be dropped.
+    /// Whether the row is to be dropped.
     pub fn is_dropped(&self) -> bool {
-        self.attempt_flag.is_set() || self.sequence_flag.is_set()
+        self.flag.is_set()
     }
 }
 

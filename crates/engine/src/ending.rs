@@ -82,7 +82,6 @@ impl Engine {
         }
         self.forget_deadlines(key, |_| true);
         let Some(attempt) = self.attempts.get_mut(&key) else { return };
-        attempt.flag.set();
         attempt.outcome = Some(outcome.clone());
         let (rank, sequences, id) = (attempt.rank, attempt.sequences.len(), attempt.id.clone());
         let usage = Usage { prompt: attempt.prompt_len, cached_prompt: attempt.cached_prompt, generated: attempt.generated };

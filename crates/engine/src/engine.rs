@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 
 use kv::{Owner, Pool};
 use lifecycle::event::Event;
-use lifecycle::{AttemptId, AttemptEvent, StepId, Time};
+use lifecycle::{AttemptEvent, AttemptId, StepId, Time};
 
 use crate::attempt::{Attempt, Rank};
 use crate::config::EngineConfig;

@@ -137,16 +137,7 @@ impl Engine {
             RowTokens::Last => (seq.scheduled, 0),
         };
         let end = position + (known as usize).max(1);
-        draft.rows.push(Row {
-            slot,
-            start,
-            position: position as u32,
-            tokens,
-            table: seq.table.clone(),
-            sample,
-            attempt_flag: attempt.flag.clone(),
-            sequence_flag: seq.flag.clone(),
-        });
+        draft.rows.push(Row { slot, start, position: position as u32, tokens, table: seq.table.clone(), sample, flag: seq.flag.clone() });
         draft.refs.push(RowRef { key, sequence: s, epoch: seq.epoch, end, known, sample_at: sample.then_some(end) });
         seq.scheduled = end;
         seq.samples_in_flight += usize::from(sample);

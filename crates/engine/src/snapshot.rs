@@ -34,7 +34,7 @@ impl Engine {
             running,
             stopping,
             stale_releases: account.stale_releases,
-            foreign_releases: account.foreign_releases,
+            foreign_releases: account.foreign_releases + account.double_releases,
             late_completions: account.late_completions,
             reserved_bytes: u64::from(self.limits.blocks_total) * self.limits.block_bytes,
             tombstones: self.tombstones.len() as u32,

@@ -1,145 +1,264 @@
-//! The account of C-15, and the two ways to check it: by its sum at any moment, and by recomputing everything when there is time.
+//! The account, and the audit that believes nothing: it derives every state, list, count and link again and compares.
+//!
+//! `check` is O(1) and belongs after every apply; `audit` walks the pool and belongs into tests and idle moments.
 // contract: C-15
 
-use std::collections::HashSet;
+use std::collections::HashMap;
 
-use crate::block::{BlockId, Generation, Owner};
-use crate::pool::Pool;
 use lifecycle::StepId;
 
-/// Where a block stands.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub enum BlockState {
-    /// Nobody's, in no step, in no index.
-    Free,
-    /// It has an owner.
-    Active,
-    /// Without an owner; its fence is open.
-    Draining,
-    /// Without an owner or an open fence; the prefix index holds it.
-    Cached,
-    /// Its fence can never complete.
-    Quarantined,
-}
+use crate::list::List;
+use crate::prefix::{Kind, Node};
+use crate::slot::Place;
+use crate::{BlockId, BlockState, Defect, Generation, Owner, Pool};
 
-impl BlockState {
-    /// The contract's word.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            BlockState::Free => "free",
-            BlockState::Active => "active",
-            BlockState::Draining => "draining",
-            BlockState::Cached => "cached",
-            BlockState::Quarantined => "quarantined",
-        }
-    }
-}
-
-/// One consistent cut of the pool. The five states add up to `total`.
+/// One consistent cut of the pool: where every block is, and what was refused.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Account {
     /// Blocks in the pool.
     pub total: u32,
-    /// See [`BlockState::Free`].
+    /// Blocks that nobody holds and that hold nothing.
     pub free: u32,
-    /// See [`BlockState::Active`].
+    /// Blocks with an owner.
     pub active: u32,
-    /// See [`BlockState::Cached`].
+    /// Blocks without an owner whose content the prefix index keeps.
     pub cached: u32,
-    /// See [`BlockState::Draining`].
+    /// Blocks without an owner that a step may still touch.
     pub draining: u32,
-    /// See [`BlockState::Quarantined`].
+    /// Blocks that are lost until a device reset.
     pub quarantined: u32,
-    /// Releases refused because they named an old generation.
+    /// Releases refused: another hand-out of the block, or no such block.
     pub stale_releases: u64,
-    /// Releases refused because the owner was not listed: foreign, or a second time.
+    /// Releases refused: an owner that is not listed.
     pub foreign_releases: u64,
-    /// Fence messages that named no open step.
+    /// Releases refused: an owner that had left this hand-out already.
+    pub double_releases: u64,
+    /// Completions, and losses, of steps that were not in flight.
     pub late_completions: u64,
 }
 
-/// The account or the pool's inner links are wrong. Never expected: handing out another block could give somebody wrong tokens.
-#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
-#[error("{0}")]
-pub struct Defect(pub(crate) String);
-
-/// A block as a cut shows it.
+/// What there is to see of one block.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct BlockView {
-    /// Its index.
+    /// The block.
     pub block: BlockId,
-    /// Its hand-out counter; 0 if it was never handed out.
+    /// Its current hand-out; 0 before the first.
     pub generation: Generation,
-    /// Where it stands.
+    /// Its state.
     pub state: BlockState,
-    /// Who owns it.
+    /// Its owners in ascending order.
     pub owners: Vec<Owner>,
-    /// The newest step that may still touch it, if that is not over.
+    /// The step that may still touch it.
     pub fence: Option<StepId>,
+    /// Whether a lost step may touch it, so that it will be quarantined when its last owner leaves.
+    pub condemned: bool,
 }
 
 impl Pool {
-    /// Whether the account adds up. O(1).
-    pub fn check(&self) -> Result<(), Defect> {
-        let a = &self.account;
-        let sum = u64::from(a.free) + u64::from(a.active) + u64::from(a.cached) + u64::from(a.draining) + u64::from(a.quarantined);
-        let lists = self.free.len() == a.free as usize && self.lru.len() == a.cached;
-        match sum == u64::from(a.total) && lists {
-            true => Ok(()),
-            false => Err(Defect(format!("free + active + cached + draining + quarantined is {sum}, the pool has {} ({a:?})", a.total))),
+    /// The account, O(1).
+    pub fn account(&self) -> Account {
+        Account {
+            total: self.total(),
+            free: self.free.len(),
+            active: self.counts.active,
+            cached: self.leaves.len() + self.inner.len(),
+            draining: self.counts.draining,
+            quarantined: self.counts.quarantined,
+            stale_releases: self.counts.stale_releases,
+            foreign_releases: self.counts.foreign_releases,
+            double_releases: self.counts.double_releases,
+            late_completions: self.counts.late_completions,
         }
     }
 
-    /// Derives every block's state from its owners, fence and place in the index, and compares all that is kept beside it. O(pool).
+    /// Conservation, O(1): free + active + cached + draining + quarantined = total.
+    ///
+    /// # Errors
+    /// The defect, where it does not hold.
+    pub fn check(&self) -> Result<(), Defect> {
+        let a = self.account();
+        let found = [a.free, a.active, a.cached, a.draining, a.quarantined].map(u64::from).iter().sum();
+        if found == u64::from(a.total) { Ok(()) } else { Err(Defect::Sum { total: a.total, found }) }
+    }
+
+    /// Every block as it is.
+    pub fn blocks(&self) -> impl Iterator<Item = BlockView> + '_ {
+        self.slots.iter().enumerate().map(|(i, slot)| BlockView {
+            block: BlockId(i as u32),
+            generation: slot.generation,
+            state: slot.place.state(),
+            owners: slot.owners.sorted(),
+            fence: slot.fence,
+            condemned: slot.condemned,
+        })
+    }
+
+    /// Derives everything again from the blocks' facts and compares, O(pool).
+    ///
+    /// # Errors
+    /// The first defect found.
     pub fn audit(&self) -> Result<(), Defect> {
         self.check()?;
-        let (ready, claims, idle_ghosts) = self.index.census();
-        let free: HashSet<u32> = self.free.iter().map(|b| b.0).collect();
-        let cached: HashSet<u32> = self.lru.iter().map(|b| b.0).collect();
-        let mut counted = Account { total: self.account.total, ..Account::default() };
-        for (i, b) in self.blocks.iter().enumerate() {
-            let id = BlockId(i as u32);
-            let state = match () {
-                () if !b.owners.is_empty() => BlockState::Active,
-                () if b.poisoned => BlockState::Quarantined,
-                () if b.fence.is_some_and(|f| f > self.closed) => BlockState::Draining,
-                () if b.node.is_some() => BlockState::Cached,
-                () => BlockState::Free,
-            };
-            let distinct: HashSet<&Owner> = b.owners.iter().collect();
-            let wrong = match () {
-                () if state != b.state => "its state does not follow from what it is",
-                () if distinct.len() != b.owners.len() => "an owner is listed twice",
-                () if free.contains(&id.0) != (state == BlockState::Free) => "the free list disagrees",
-                () if cached.contains(&id.0) != (state == BlockState::Cached) => "the list of cached blocks disagrees",
-                () if b.node != ready.get(&id).copied() => "the prefix index disagrees",
-                () => "",
-            };
-            if !wrong.is_empty() {
-                return Err(Defect(format!("block {i}: {wrong} ({state:?}, {b:?})")));
+        self.audit_states()?;
+        self.audit_lists()?;
+        self.audit_fences()?;
+        self.audit_owned()?;
+        self.audit_nodes()?;
+        self.audit_index()
+    }
+
+    fn audit_states(&self) -> Result<(), Defect> {
+        let a = self.account();
+        let mut found = HashMap::new();
+        for (i, slot) in (0u32..).zip(&self.slots) {
+            let should = self.derive(i);
+            if slot.place != should {
+                return Err(Defect::State { block: BlockId(i), is: slot.place.state(), should: should.state() });
             }
-            *counted.slot(state) += 1;
+            *found.entry(should.state()).or_insert(0u32) += 1;
         }
-        let a = self.account;
-        let same = (counted.free, counted.active, counted.cached, counted.draining, counted.quarantined)
-            == (a.free, a.active, a.cached, a.draining, a.quarantined);
-        match () {
-            () if !same => Err(Defect(format!("counted {counted:?}, the account says {a:?}"))),
-            () if claims != self.index.claims_open() => Err(Defect(format!("{claims} claims, {} counted", self.index.claims_open()))),
-            () if idle_ghosts > 0 => Err(Defect(format!("{idle_ghosts} nodes of the index hold nothing"))),
-            () => Ok(()),
+        let counted = [
+            (BlockState::Free, a.free),
+            (BlockState::Active, a.active),
+            (BlockState::Draining, a.draining),
+            (BlockState::Cached, a.cached),
+            (BlockState::Quarantined, a.quarantined),
+        ];
+        for (state, counted) in counted {
+            let found = found.get(&state).copied().unwrap_or(0);
+            if counted != found {
+                return Err(Defect::Count { state, counted, found });
+            }
         }
+        Ok(())
+    }
+
+    fn audit_lists(&self) -> Result<(), Defect> {
+        let lists = [
+            ("free blocks", &self.free, Place::Free),
+            ("cached leaves", &self.leaves, Place::CachedLeaf),
+            ("cached inner blocks", &self.inner, Place::CachedInner),
+        ];
+        for (list, members, place) in lists {
+            let items = members.walk(&self.links).ok_or(Defect::List { list })?;
+            let in_place = items.iter().all(|i| self.slots[*i as usize].place == place);
+            let in_order = place == Place::Free || items.is_sorted_by_key(|i| self.slots[*i as usize].used);
+            if !in_place || !in_order || items.len() != self.slots.iter().filter(|slot| slot.place == place).count() {
+                return Err(Defect::List { list });
+            }
+        }
+        Ok(())
+    }
+
+    fn audit_fences(&self) -> Result<(), Defect> {
+        let mut listed = 0;
+        for (step, members) in &self.fences.waiting {
+            let items = members.walk(&self.links).ok_or(Defect::List { list: "a fence" })?;
+            listed += items.len();
+            if items.is_empty() || items.iter().any(|i| self.slots[*i as usize].fence != Some(*step)) {
+                return Err(Defect::List { list: "a fence" });
+            }
+        }
+        let mut fenced = 0;
+        for (i, slot) in (0u32..).zip(&self.slots) {
+            if let Some(step) = slot.fence {
+                fenced += 1;
+                if slot.condemned || self.fences.standing(step) != crate::fence::Standing::Open {
+                    return Err(Defect::Fence { block: BlockId(i) });
+                }
+            }
+        }
+        if listed == fenced { Ok(()) } else { Err(Defect::List { list: "the fences" }) }
+    }
+
+    fn audit_owned(&self) -> Result<(), Defect> {
+        let mut listed: HashMap<Owner, u32> = HashMap::new();
+        for owner in self.slots.iter().flat_map(|slot| slot.owners.sorted()) {
+            *listed.entry(owner).or_insert(0) += 1;
+        }
+        let mut all: Vec<Owner> = listed.keys().chain(self.owned.keys()).copied().collect();
+        all.sort_unstable();
+        for owner in all {
+            let (counted, found) = (self.owned.get(&owner).copied().unwrap_or(0), listed.get(&owner).copied().unwrap_or(0));
+            if counted != found || found == 0 {
+                return Err(Defect::Owned { owner, counted, found });
+            }
+        }
+        Ok(())
+    }
+
+    /// Each node against its block, its parent and its children; each block's node against the block.
+    fn audit_nodes(&self) -> Result<(), Defect> {
+        for node in self.index.nodes.iter().flatten() {
+            if let Some(what) = self.fault_of(node) {
+                return Err(Defect::Node { node: node.id, what });
+            }
+        }
+        for (i, slot) in (0u32..).zip(&self.slots) {
+            if let Some(node) = slot.node
+                && (slot.condemned || self.index.get(node).and_then(Node::block) != Some(BlockId(i)))
+            {
+                return Err(Defect::Node { node, what: "a block names it wrongly" });
+            }
+        }
+        Ok(())
+    }
+
+    fn fault_of(&self, node: &Node) -> Option<&'static str> {
+        let above = node.parent.map(|parent| self.index.get(parent));
+        let below = node.children.iter().all(|(tokens, id)| {
+            self.index.get(*id).is_some_and(|child| child.parent == Some(node.id) && child.tokens == *tokens && child.id > node.id)
+        });
+        if !below {
+            return Some("a child is not its own");
+        }
+        match (&node.kind, above) {
+            (Kind::Root(key), None) => (self.index.roots.get(key) != Some(&node.id)).then_some("a root is not found by its key"),
+            (Kind::Root(_), Some(_)) => Some("a root has a parent"),
+            (_, None | Some(None)) => Some("it has no parent"),
+            (kind, Some(Some(above))) => {
+                let block = node.block().map(|BlockId(i)| self.slots.get(i as usize));
+                if above.children.get(&node.tokens) != Some(&node.id) {
+                    Some("its parent does not know it")
+                } else if block.is_some_and(|slot| slot.is_none_or(|slot| slot.node != Some(node.id))) {
+                    Some("its block does not know it")
+                } else if matches!(kind, Kind::Ready(_)) && matches!(above.kind, Kind::Pending(_)) {
+                    Some("it is ready before its parent")
+                } else {
+                    None
+                }
+            }
+        }
+    }
+
+    fn audit_index(&self) -> Result<(), Defect> {
+        let index = &self.index;
+        let fault = |what| Err(Defect::Index { what });
+        let nodes = || index.nodes.iter().flatten();
+        let in_list = |list: &List, belongs: &dyn Fn(&Node) -> bool| {
+            let items = list.walk(&index.links).unwrap_or_default();
+            let all = items.iter().all(|i| index.nodes[*i as usize].as_ref().is_some_and(belongs));
+            if all { items.len() } else { usize::MAX }
+        };
+        let idle = |node: &Node| matches!(node.kind, Kind::Root(_)) && node.children.is_empty();
+        if nodes().filter(|node| matches!(node.kind, Kind::Root(_))).count() != index.roots.len() {
+            return fault("the roots are miscounted");
+        }
+        if in_list(&index.idle_roots, &idle) != nodes().filter(|node| idle(node)).count() {
+            return fault("the list of idle roots is wrong");
+        }
+        let pending = nodes().filter(|node| matches!(node.kind, Kind::Pending(_))).count();
+        let listed: usize = index
+            .pending_of
+            .iter()
+            .map(|(owner, list)| in_list(list, &|node| matches!(node.kind, Kind::Pending(by) if by == *owner)))
+            .fold(0, usize::saturating_add);
+        if pending != listed || pending != index.pending as usize || index.pending > index.pending_max {
+            return fault("the nodes being computed are miscounted");
+        }
+        Ok(())
     }
 }
 
-impl Account {
-    pub(crate) fn slot(&mut self, state: BlockState) -> &mut u32 {
-        match state {
-            BlockState::Free => &mut self.free,
-            BlockState::Active => &mut self.active,
-            BlockState::Draining => &mut self.draining,
-            BlockState::Cached => &mut self.cached,
-            BlockState::Quarantined => &mut self.quarantined,
-        }
-    }
-}
+#[cfg(test)]
+mod tests;

@@ -1,31 +1,61 @@
-//! The right to use one hand-out of a block.
+//! A lease: the proof that an owner holds a block. Move-only, so one hand-out cannot be given back twice.
+//!
+//! Nothing happens in `Drop`: a lease leaves by [`Pool::retire`](crate::Pool::retire) or [`Pool::quarantine_lease`](crate::Pool::quarantine_lease).
+//! One that was dropped keeps its owner listed, and [`Pool::owned_by`](crate::Pool::owned_by) shows it.
 
-use crate::block::{BlockId, Generation, Owner};
+use lifecycle::StepId;
 
-/// One owner's hold on one hand-out of a block. Move-only: it can be given back once. Nothing happens when it is dropped; the audit and
-/// [`crate::Pool::owned_by`] find what was lost that way.
-// contract: C-17
-#[must_use = "a lease leaves only by `Pool::retire`"]
-#[derive(Debug, PartialEq, Eq)]
+use crate::{BlockId, Generation, Owner, Refused};
+
+/// One owner's hold on one hand-out of a block.
+#[must_use = "a lease that is dropped keeps its block owned for ever; retire it"]
+#[derive(Debug)]
 pub struct Lease {
-    pub(crate) block: BlockId,
-    pub(crate) generation: Generation,
-    pub(crate) owner: Owner,
+    block: BlockId,
+    generation: Generation,
+    owner: Owner,
 }
 
 impl Lease {
-    /// Which block.
+    pub(crate) fn new(block: BlockId, generation: Generation, owner: Owner) -> Lease {
+        Lease { block, generation, owner }
+    }
+
+    /// The block.
     pub fn block(&self) -> BlockId {
         self.block
     }
 
-    /// Which hand-out of it.
+    /// Which hand-out of the block.
     pub fn generation(&self) -> Generation {
         self.generation
     }
 
-    /// Whose hold.
+    /// Who holds it.
     pub fn owner(&self) -> Owner {
         self.owner
     }
+}
+
+/// What became of a block when one owner left it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Retired {
+    /// Others still own it.
+    Shared {
+        /// How many.
+        owners: u32,
+    },
+    /// Nobody owns it, but a step may still touch it.
+    Draining {
+        /// The step that must complete first.
+        until: StepId,
+    },
+    /// The prefix index keeps it.
+    Cached,
+    /// It can be handed out.
+    Free,
+    /// It is lost until a device reset.
+    Quarantined,
+    /// Nothing: the lease no longer stood, because its ownership had been released by name. Counted.
+    Refused(Refused),
 }

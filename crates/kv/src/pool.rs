@@ -1,321 +1,306 @@
-//! The pool. Every change of a block goes through `settle`, which derives its state anew, so that account and lists cannot drift.
+//! The pool: hands blocks out, takes owners off them, and lets them go when their fences complete.
 //!
-//! Invariant: a block is handed out only when it has no owner, its fence has completed and it is not poisoned. O(1) a block operation.
-// contract: C-15, C-16, C-17, C-18
+//! Every transition changes a block's facts and then calls `settle`, which alone moves blocks between lists and counts them. Every operation
+//! is O(1), amortised, whatever the pool's size: lists are threaded through the blocks, a completed fence touches only the blocks that
+//! waited for it, and a node that leaves the index with its parent was put there by one `begin`.
+//!
+//! **Which cached block goes first.** Two lists, each in the order of last use: *leaves* (no node below) and *inner* (some node below). The
+//! victim is the oldest leaf; an inner block only when there is no leaf, that is, when all below it is in use, and then what was below leaves
+//! the index with it, for nothing could reach it any more. An inner block that loses its last child takes the child's place at the front of
+//! the leaves, so that a chain goes from its end to its beginning, in whatever order it was retired. If it was used after the oldest leaf
+//! (a shared beginning), it goes to the back instead: such a block may stay longer than its turn, never shorter.
+//!
+//! Invariant: a block is handed out only when it has no owner, no open fence and is not condemned.
 
-use std::collections::BTreeMap;
+use std::collections::HashMap;
 
 use lifecycle::StepId;
 
-use crate::audit::{Account, BlockState, BlockView};
-use crate::block::{BlockId, Generation, Owner};
-use crate::lease::Lease;
-use crate::lru::Lru;
-use crate::prefix::{BeginError, Found, Index, NodeId};
+use crate::fence::{Fences, Standing};
+use crate::list::{Link, List};
+use crate::prefix::Index;
+use crate::slot::{Place, Slot};
+use crate::{BlockId, Exhausted, Generation, Lease, NodeId, Owner, Refused, Retired};
 
-#[derive(Debug)]
-pub(crate) struct Block {
-    pub generation: u64,
-    pub owners: Vec<Owner>,
-    pub fence: Option<StepId>,
-    pub node: Option<NodeId>,
-    /// Its fence can never complete.
-    pub poisoned: bool,
-    pub state: BlockState,
-}
-
-/// No block can be handed out now.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
-#[error("no block is free; {draining} are draining")]
-pub struct Exhausted {
-    /// Blocks that come back by themselves when their fences complete: waiting beats taking others'.
-    pub draining: u32,
-}
-
-/// Why a release by name changed nothing.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
-pub enum Refused {
-    /// No such block.
-    #[error("the pool has no such block")]
-    Unknown,
-    /// The block was handed out again since.
-    #[error("the generation is an old one")]
-    Stale,
-    /// The owner is not listed: it never was, or it released already.
-    #[error("the owner does not hold the block")]
-    NotOwner,
-}
-
-/// One worker's blocks.
+/// All blocks of one worker.
 #[derive(Debug)]
 pub struct Pool {
-    pub(crate) blocks: Vec<Block>,
-    pub(crate) free: Vec<BlockId>,
-    pub(crate) lru: Lru,
+    pub(crate) slots: Vec<Slot>,
+    pub(crate) links: Vec<Link>,
+    pub(crate) free: List,
+    pub(crate) leaves: List,
+    pub(crate) inner: List,
+    pub(crate) fences: Fences,
     pub(crate) index: Index,
-    pub(crate) account: Account,
-    /// The newest step whose fence has completed or was given up; older ones have too.
-    pub(crate) closed: StepId,
-    waiting: BTreeMap<StepId, Vec<BlockId>>,
+    pub(crate) owned: HashMap<Owner, u32>,
+    pub(crate) uses: u64,
+    pub(crate) counts: Counts,
     block_tokens: u32,
 }
 
+/// What is counted as it happens.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Counts {
+    pub(crate) active: u32,
+    pub(crate) draining: u32,
+    pub(crate) quarantined: u32,
+    pub(crate) stale_releases: u64,
+    pub(crate) foreign_releases: u64,
+    pub(crate) double_releases: u64,
+    pub(crate) late_completions: u64,
+}
+
 impl Pool {
-    /// A pool of free blocks of `block_tokens` positions each.
+    /// A pool of `blocks_total` free blocks of `block_tokens` token positions each (at least 1).
     pub fn new(blocks_total: u32, block_tokens: u32) -> Pool {
-        let block = || Block { generation: 0, owners: Vec::new(), fence: None, node: None, poisoned: false, state: BlockState::Free };
-        Pool {
-            blocks: (0..blocks_total).map(|_| block()).collect(),
-            free: (0..blocks_total).rev().map(BlockId).collect(),
-            lru: Lru::new(blocks_total),
-            index: Index::default(),
-            account: Account { total: blocks_total, free: blocks_total, ..Account::default() },
-            closed: StepId(0),
-            waiting: BTreeMap::new(),
+        let block_tokens = block_tokens.max(1);
+        let mut pool = Pool {
+            slots: vec![Slot::new(); blocks_total as usize],
+            links: vec![Link::OUT; blocks_total as usize],
+            free: List::EMPTY,
+            leaves: List::EMPTY,
+            inner: List::EMPTY,
+            fences: Fences::default(),
+            // A node that is being computed needs a block, so there is no use for more of them than blocks.
+            index: Index::new(blocks_total, block_tokens),
+            owned: HashMap::new(),
+            uses: 0,
+            counts: Counts::default(),
             block_tokens,
-        }
+        };
+        (0..blocks_total).for_each(|i| pool.free.push_back(&mut pool.links, i));
+        pool
     }
 
-    /// Positions a block.
+    /// Blocks in the pool.
+    pub fn total(&self) -> u32 {
+        self.slots.len() as u32
+    }
+
+    /// Token positions in a block.
     pub fn block_tokens(&self) -> u32 {
         self.block_tokens
     }
 
-    /// Blocks that can be handed out now: free and cached. Draining ones are no capacity.
+    /// Blocks that can be handed out now: free and cached. Draining blocks are not capacity.
     pub fn available(&self) -> u32 {
-        self.account.free + self.account.cached
+        self.free.len() + self.leaves.len() + self.inner.len()
     }
 
-    /// The account. O(1).
-    pub fn account(&self) -> Account {
-        self.account
+    /// In how many blocks this owner is listed. 0 once everything of it is retired; anything else then is a dropped lease.
+    pub fn owned_by(&self, owner: Owner) -> u32 {
+        self.owned.get(&owner).copied().unwrap_or(0)
     }
 
-    /// Hands out a block: a free one, else the least recently released cached one, which leaves the index.
+    /// Hands out one block, as a new generation with this one owner: a free one, else the cached one that its index misses least.
+    ///
+    /// # Errors
+    /// [`Exhausted`] where none is free or cached; nothing changes.
     // contract: C-16
     pub fn allocate(&mut self, owner: Owner) -> Result<Lease, Exhausted> {
-        let id = match (self.free.last().copied(), self.lru.first()) {
-            (Some(id), _) => id,
-            (None, Some(id)) => id,
-            (None, None) => return Err(Exhausted { draining: self.account.draining }),
+        if self.free.len() == 0
+            && let Some(victim) = self.leaves.front().or(self.inner.front())
+            && let Some(node) = self.slots[victim as usize].node
+        {
+            self.unindex(node);
+        }
+        let Some(i) = self.free.front() else {
+            let oldest = self.fences.waiting.keys().next().copied();
+            return Err(Exhausted { draining: self.counts.draining, oldest: oldest.filter(|_| self.counts.draining > 0) });
         };
-        let block = &mut self.blocks[id.0 as usize];
-        block.generation += 1;
-        block.owners.push(owner);
-        block.fence = None;
-        let node = block.node.take();
-        let generation = Generation(block.generation);
-        if let Some(node) = node {
-            self.index.vacate(node);
-        }
-        self.settle(id);
-        Ok(Lease { block: id, generation, owner })
+        let slot = &mut self.slots[i as usize];
+        slot.generation.0 += 1;
+        slot.former = Default::default();
+        self.own(i, owner);
+        Ok(Lease::new(BlockId(i), self.slots[i as usize].generation, owner))
     }
 
-    /// Shares a ready node's block with one more owner, also while the block is cached or draining: its content is complete and nobody
-    /// writes it any more. `None` if the node is not ready, the block is given up, or the owner has it already.
-    // contract: C-18, C-19
-    pub fn acquire(&mut self, node: NodeId, owner: Owner) -> Option<Lease> {
-        let id = self.index.block_of(node)?;
-        let block = &mut self.blocks[id.0 as usize];
-        if block.poisoned || block.owners.contains(&owner) {
-            return None;
-        }
-        block.owners.push(owner);
-        let generation = Generation(block.generation);
-        self.settle(id);
-        Some(Lease { block: id, generation, owner })
-    }
-
-    /// Takes one owner off a block: the way out for every lease. `fence` is the newest step in which this owner may still touch the block;
-    /// `None`, or a step that is over, ends it at once. Says where the block stands now.
+    /// Takes a lease back: its owner, and no other, leaves the block. `fence` is the newest step that may still touch the block through this
+    /// owner; `None`, or one that has completed, holds nothing back. A step that was lost condemns the block.
+    ///
+    /// A block's fence is the newest of all its owners'.
     // contract: C-16, C-18
-    pub fn retire(&mut self, lease: Lease, fence: Option<StepId>) -> BlockState {
-        let Lease { block, owner, .. } = lease;
-        self.unown(block, owner, fence);
-        self.blocks[block.0 as usize].state
+    pub fn retire(&mut self, lease: Lease, fence: Option<StepId>) -> Retired {
+        self.release(lease.block(), lease.generation(), lease.owner(), fence).unwrap_or_else(Retired::Refused)
     }
 
-    /// The same by name, for messages. An old generation or an owner that is not listed changes nothing and is counted.
+    /// The same by name, for messages.
+    ///
+    /// # Errors
+    /// [`Refused`] where the name is not a standing ownership; it is counted and nothing else changes.
     // contract: C-17
-    pub fn release(&mut self, block: BlockId, generation: Generation, owner: Owner, fence: Option<StepId>) -> Result<BlockState, Refused> {
-        let Some(b) = self.blocks.get(block.0 as usize) else {
-            self.account.foreign_releases += 1;
-            return Err(Refused::Unknown);
-        };
-        if b.generation != generation.0 {
-            self.account.stale_releases += 1;
-            return Err(Refused::Stale);
+    pub fn release(&mut self, block: BlockId, generation: Generation, owner: Owner, fence: Option<StepId>) -> Result<Retired, Refused> {
+        self.standing(block, generation, owner).inspect_err(|refused| self.count(refused))?;
+        let i = block.0;
+        if let Some(step) = fence {
+            match self.fences.standing(step) {
+                Standing::Completed => {}
+                Standing::Lost => self.condemn(i),
+                Standing::Open => self.raise_fence(i, step),
+            }
         }
-        if !b.owners.contains(&owner) {
-            self.account.foreign_releases += 1;
-            return Err(Refused::NotOwner);
-        }
-        self.unown(block, owner, fence);
-        Ok(self.blocks[block.0 as usize].state)
+        Ok(self.disown(i, owner))
     }
 
-    fn unown(&mut self, id: BlockId, owner: Owner, fence: Option<StepId>) {
-        let block = &mut self.blocks[id.0 as usize];
-        block.owners.retain(|o| *o != owner);
-        let open = fence.filter(|f| *f > self.closed);
-        block.fence = block.fence.filter(|f| *f > self.closed).max(open);
-        if let (true, Some(fence)) = (block.owners.is_empty() && !block.poisoned, block.fence) {
-            self.waiting.entry(fence).or_default().push(id);
+    /// Whether a name is a standing ownership; why not, else.
+    pub(crate) fn standing(&self, block: BlockId, generation: Generation, owner: Owner) -> Result<(), Refused> {
+        let slot = self.slots.get(block.0 as usize).ok_or(Refused::UnknownBlock)?;
+        if slot.generation != generation {
+            Err(Refused::Stale { current: slot.generation })
+        } else if slot.owners.contains(owner) {
+            Ok(())
+        } else if slot.former.contains(owner) {
+            Err(Refused::Double)
+        } else {
+            Err(Refused::Foreign)
         }
-        self.settle(id);
     }
 
-    /// A step is over: nothing of it touches a block any more, nor of any step before it. Returns how many blocks stopped draining. A
-    /// message for a step that is over already changes nothing and is counted.
+    pub(crate) fn count(&mut self, refused: &Refused) {
+        match refused {
+            Refused::UnknownBlock | Refused::Stale { .. } => self.counts.stale_releases += 1,
+            Refused::Foreign => self.counts.foreign_releases += 1,
+            Refused::Double => self.counts.double_releases += 1,
+        }
+    }
+
+    /// A step is done, and with it all before it: what waited for them is draining no more. How many blocks that were.
+    ///
+    /// The completion of a step that has completed or was lost changes nothing and is counted. Which newer steps were submitted at all only
+    /// the engine knows; what it does not know it passes to [`note_late_completion`](Pool::note_late_completion) instead.
     // contract: C-16
     pub fn fence_completed(&mut self, step: StepId) -> u32 {
-        if step <= self.closed {
-            self.account.late_completions += 1;
+        if !self.fences.is_in_flight(step) {
+            self.note_late_completion();
             return 0;
         }
-        self.closed = step;
-        self.close_waiting(step, false)
+        self.fences.completed = step;
+        self.close_fences_until(step)
     }
 
-    /// A message about a step that nobody knows: counted, nothing else.
+    /// A completion of a step that the engine does not know came: counted, nothing else.
     pub fn note_late_completion(&mut self) {
-        self.account.late_completions += 1;
+        self.counts.late_completions += 1;
     }
 
-    /// A step can never complete: the blocks that drain behind it are quarantined. Blocks that still have owners are quarantined lease by
-    /// lease. A message about it that comes later is a late one.
-    pub fn quarantine(&mut self, step: StepId) -> u32 {
-        self.closed = self.closed.max(step);
-        self.close_waiting(step, true)
-    }
-
-    fn close_waiting(&mut self, step: StepId, poison: bool) -> u32 {
-        let later = self.waiting.split_off(&StepId(step.0 + 1));
-        let over = std::mem::replace(&mut self.waiting, later);
-        let mut count = 0;
-        for id in over.into_values().flatten() {
-            // It may have been taken by a new owner, or wait for a later fence, since it was put here.
-            let block = &mut self.blocks[id.0 as usize];
-            if block.state != BlockState::Draining || block.fence.is_some_and(|f| f > step) {
-                continue;
-            }
-            if poison {
-                self.poison(id);
-            }
-            self.settle(id);
-            count += 1;
+    pub(crate) fn close_fences_until(&mut self, step: StepId) -> u32 {
+        let draining = self.counts.draining;
+        while let Some(i) = self.fences.first_until(step) {
+            self.clear_fence(i);
+            self.settle(i);
         }
-        count
+        draining - self.counts.draining
     }
 
-    /// Gives up the hand-out of a lease whose step can never complete: its block is never handed out again. Others that share it keep it.
-    pub fn quarantine_lease(&mut self, lease: Lease) {
-        let Lease { block, owner, .. } = lease;
-        self.poison(block);
-        self.unown(block, owner, None);
-    }
-
-    fn poison(&mut self, id: BlockId) {
-        let block = &mut self.blocks[id.0 as usize];
-        block.poisoned = true;
-        if let Some(node) = block.node.take() {
-            self.index.vacate(node);
+    /// Lists an owner that is not listed yet.
+    pub(crate) fn own(&mut self, i: u32, owner: Owner) {
+        if self.slots[i as usize].owners.insert(owner) {
+            *self.owned.entry(owner).or_insert(0) += 1;
+            self.settle(i);
         }
     }
 
-    /// The device was reset: nothing runs on it, nothing in its memory counts. Frees the quarantined blocks, and only they need it.
-    pub fn device_reset(&mut self) -> u32 {
-        let mut count = 0;
-        for i in 0..self.blocks.len() {
-            let block = &mut self.blocks[i];
-            count += u32::from(block.state == BlockState::Quarantined);
-            block.poisoned = false;
-            self.settle(BlockId(i as u32));
+    /// Takes a listed owner off a block. An owner that holds nothing any more computes nothing either.
+    pub(crate) fn disown(&mut self, i: u32, owner: Owner) -> Retired {
+        let slot = &mut self.slots[i as usize];
+        if slot.owners.remove(owner) {
+            slot.former.push(owner);
+            self.forget_one(owner);
         }
-        count
+        self.settle(i);
+        let slot = &self.slots[i as usize];
+        match slot.place {
+            Place::Active => Retired::Shared { owners: slot.owners.len() },
+            Place::Draining => Retired::Draining { until: slot.fence.unwrap_or_default() },
+            Place::CachedLeaf | Place::CachedInner => Retired::Cached,
+            Place::Free => Retired::Free,
+            Place::Quarantined => Retired::Quarantined,
+        }
     }
 
-    /// Derives a block's state anew, and moves it between the lists and in the account.
-    fn settle(&mut self, id: BlockId) {
-        let closed = self.closed;
-        let block = &mut self.blocks[id.0 as usize];
-        let state = match () {
-            () if !block.owners.is_empty() => BlockState::Active,
-            () if block.poisoned => BlockState::Quarantined,
-            () if block.fence.is_some_and(|f| f > closed) => BlockState::Draining,
-            () if block.node.is_some() => BlockState::Cached,
-            () => BlockState::Free,
-        };
-        let before = std::mem::replace(&mut block.state, state);
-        if before == state {
+    fn forget_one(&mut self, owner: Owner) {
+        let left = self.owned_by(owner).saturating_sub(1);
+        if left > 0 {
+            self.owned.insert(owner, left);
+        } else {
+            self.owned.remove(&owner);
+            self.abandon(owner);
+        }
+    }
+
+    fn raise_fence(&mut self, i: u32, step: StepId) {
+        let slot = &self.slots[i as usize];
+        if !slot.condemned && slot.fence.is_none_or(|fence| fence < step) {
+            self.clear_fence(i);
+            self.slots[i as usize].fence = Some(step);
+            self.fences.wait(&mut self.links, i, step);
+        }
+    }
+
+    pub(crate) fn clear_fence(&mut self, i: u32) {
+        if let Some(step) = self.slots[i as usize].fence.take() {
+            self.fences.leave(&mut self.links, i, step);
+        }
+    }
+
+    /// Takes a node, and all below it, out of the index; their blocks and the parent's settle.
+    pub(crate) fn unindex(&mut self, node: NodeId) {
+        let gone = self.index.remove(node);
+        for block in gone.blocks {
+            self.slots[block.0 as usize].node = None;
+            self.settle(block.0);
+        }
+        if let Some(parent) = gone.parent {
+            self.settle(parent.0);
+        }
+    }
+
+    pub(crate) fn derive(&self, i: u32) -> Place {
+        let slot = &self.slots[i as usize];
+        let node = slot.node.and_then(|node| self.index.get(node));
+        slot.derive(node.is_some_and(|node| !node.children.is_empty()))
+    }
+
+    /// Moves a block to where its facts say it belongs. The only place where blocks change lists and counts.
+    // contract: C-15
+    pub(crate) fn settle(&mut self, i: u32) {
+        let (from, to) = (self.slots[i as usize].place, self.derive(i));
+        if from == to {
             return;
         }
-        match before {
-            // A free block is only ever taken from the end of the list.
-            BlockState::Free => {
-                self.free.pop();
+        match from {
+            Place::Free => self.free.remove(&mut self.links, i),
+            Place::CachedLeaf => self.leaves.remove(&mut self.links, i),
+            Place::CachedInner => self.inner.remove(&mut self.links, i),
+            Place::Active => self.counts.active -= 1,
+            Place::Draining => self.counts.draining -= 1,
+            Place::Quarantined => self.counts.quarantined -= 1,
+        }
+        self.slots[i as usize].place = to;
+        match to {
+            Place::Free => self.free.push_front(&mut self.links, i),
+            Place::CachedLeaf if from == Place::CachedInner && self.is_older_than_leaves(i) => self.leaves.push_front(&mut self.links, i),
+            Place::CachedLeaf => {
+                self.touch(i);
+                self.leaves.push_back(&mut self.links, i);
             }
-            BlockState::Cached => self.lru.remove(id),
-            _ => {}
+            Place::CachedInner => {
+                self.touch(i);
+                self.inner.push_back(&mut self.links, i);
+            }
+            Place::Active => self.counts.active += 1,
+            Place::Draining => self.counts.draining += 1,
+            Place::Quarantined => self.counts.quarantined += 1,
         }
-        match state {
-            BlockState::Free => self.free.push(id),
-            BlockState::Cached => self.lru.push(id),
-            _ => {}
-        }
-        *self.account.slot(before) -= 1;
-        *self.account.slot(state) += 1;
     }
 
-    /// The root that prefixes of a tenant, a model revision and a salt hang on.
-    // contract: C-21
-    pub fn root(&mut self, tenant: &str, model: &str, salt: &str) -> NodeId {
-        self.index.root(tenant, model, salt)
+    fn is_older_than_leaves(&self, i: u32) -> bool {
+        let oldest = self.leaves.front().map(|leaf| self.slots[leaf as usize].used);
+        oldest.is_none_or(|oldest| self.slots[i as usize].used < oldest)
     }
 
-    /// Who has the full block with these tokens after `parent`, if anybody.
-    pub fn lookup(&self, parent: NodeId, tokens: &[u32]) -> Option<Found> {
-        self.index.lookup(parent, tokens)
-    }
-
-    /// Says that an owner computes the full block with these tokens after `parent`. Nothing can be shared from it before `commit`.
-    pub fn begin(&mut self, parent: NodeId, tokens: &[u32], owner: Owner) -> Result<NodeId, BeginError> {
-        self.index.begin(parent, tokens, owner)
-    }
-
-    /// All layers of the rows that filled the block are computed: it can be shared. False, and nothing changes, if the claim is not open
-    /// any more, or the block is in the index already or given up.
-    // contract: C-19
-    pub fn commit(&mut self, node: NodeId, lease: &Lease) -> bool {
-        let block = &mut self.blocks[lease.block.0 as usize];
-        let current = block.generation == lease.generation.0 && block.owners.contains(&lease.owner);
-        if !current || block.poisoned || block.node.is_some() || !self.index.commit(node, lease.owner, lease.block) {
-            return false;
-        }
-        block.node = Some(node);
-        true
-    }
-
-    /// Gives up all open claims of an owner. Whoever followed looks up again and takes over.
-    // contract: C-19
-    pub fn abandon(&mut self, owner: Owner) {
-        self.index.abandon(owner);
-    }
-
-    /// Blocks that list an owner; after all its leases were retired it is 0. O(pool).
-    pub fn owned_by(&self, owner: Owner) -> usize {
-        self.blocks.iter().filter(|b| b.owners.contains(&owner)).count()
-    }
-
-    /// Every block as it stands. O(pool).
-    pub fn blocks(&self) -> impl Iterator<Item = BlockView> {
-        self.blocks.iter().enumerate().map(|(i, b)| BlockView {
-            block: BlockId(i as u32),
-            generation: Generation(b.generation),
-            state: b.state,
-            owners: b.owners.clone(),
-            fence: b.fence.filter(|f| *f > self.closed),
-        })
+    fn touch(&mut self, i: u32) {
+        self.uses += 1;
+        self.slots[i as usize].used = self.uses;
     }
 }

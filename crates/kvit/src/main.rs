@@ -1,3 +1,47 @@
-//! The `kvit` binary: command line, configuration and wiring. No logic.
+//! The `kvit` binary: command line, configuration and wiring. It decides nothing about a run.
+//!
+//! What is asked for goes to stdout, what is told along the way to stderr. Exit codes: 0 done, 1 failed, 2 wrong usage or configuration,
+//! 3 no such run or file, 4 the server cannot be reached.
 
-fn main() {}
+mod cli;
+mod client;
+mod cmd;
+mod config;
+mod failure;
+mod model_file;
+mod out;
+
+use std::process::ExitCode;
+
+use clap::Parser;
+
+use cli::{Cli, Command};
+use failure::Failure;
+
+fn main() -> ExitCode {
+    let cli = Cli::parse();
+    match run(cli) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => {
+            eprintln!("kvit: {failure}");
+            failure.code()
+        }
+    }
+}
+
+fn run(cli: Cli) -> Result<(), Failure> {
+    let env: Vec<_> = std::env::vars_os().collect();
+    config::refuse_unknown(&env)?;
+    match cli.command {
+        Command::Serve(flags) => {
+            let config = config::load(*flags, &env, cli.config.as_deref())?;
+            cmd::serve::run(&config, cli.cache)
+        }
+        Command::Model(command) => cmd::model::run(command, cli.cache),
+        Command::Trace(args) => cmd::trace::run(&args),
+        Command::Kv(args) => cmd::kv::run(&args),
+        Command::Runs(args) => cmd::runs::run(&args),
+        Command::Estimate(args) => cmd::estimate::run(&args),
+        Command::Config => out::line(config::markdown().trim_end()),
+    }
+}

@@ -3,7 +3,7 @@
 //! One lock, held for one fold: records come once a run and step from the engine's thread, and a few times a run from the gateway's. A
 //! reader takes what it needs under the lock and makes JSON or text of it outside.
 //!
-//! Invariant: every view of a moment is cut under one lock from one stream, so no two of them disagree; memory is bounded by `Limits`.
+//! Invariant: a run's view and the metrics page are each one cut of one stream, so no two of them disagree; memory is bounded by `Limits`.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -19,6 +19,13 @@ use crate::view::{RunState, RunView};
 
 /// Live runs are never forgotten below this many times `Limits::runs`.
 const HARD_LIMIT_FACTOR: usize = 8;
+
+/// Runs that a listing looks at without letting go of the lock, so that a long list does not hold up the engine's thread.
+const SCAN: usize = 128;
+
+/// Runs forgotten at most when one is opened: more than one, so that a crowd of live runs shrinks back to the limit, and few, so that no
+/// record takes long.
+const FORGET_PER_OPEN: usize = 2;
 
 /// How much is remembered.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -51,8 +58,8 @@ struct State {
     runs: HashMap<RunKey, Run>,
     /// Runs in order of acceptance.
     order: BTreeMap<u64, RunKey>,
-    /// Runs in order of settling, by their place in `order`.
-    settled: VecDeque<u64>,
+    /// Runs that are over, by their place in `order`, in the order in which they came to be.
+    over: VecDeque<u64>,
     next_seq: u64,
     totals: Totals,
 }
@@ -89,31 +96,42 @@ impl Journal {
         run.as_ref().map(RunView::of)
     }
 
-    /// A tenant's runs, newest first. `None` if `filter.after` names no run of this tenant that is still known.
+    /// A tenant's runs, newest first; each as it stood when it was looked at, not all of them at one moment. `None` if `filter.after` names no run of this tenant that is still known.
     // contract: C-30
     pub fn runs(&self, tenant: &Tenant, filter: &RunFilter) -> Option<RunPage> {
         let limit = filter.limit.clamp(1, PAGE_MAX);
-        let state = self.lock();
-        let before = match &filter.after {
-            Some(id) => state.runs.get(&RunKey { tenant: tenant.clone(), run: id.clone() })?.seq,
+        let mut before = match &filter.after {
+            Some(id) => self.lock().runs.get(&RunKey { tenant: tenant.clone(), run: id.clone() })?.seq,
             None => u64::MAX,
         };
-        let newest_first = state.order.range(..before).rev().map(|(_, key)| key).filter(|key| key.tenant == *tenant);
-        let mut found: Vec<Run> =
-            newest_first.filter_map(|key| state.runs.get(key)).filter(|run| matches(run, filter)).take(limit + 1).cloned().collect();
-        drop(state);
+        let mut found: Vec<Run> = Vec::new();
+        while found.len() <= limit {
+            let state = self.lock();
+            let older = state.order.range(..before).rev().take(SCAN);
+            let Some((oldest, _)) = older.clone().last() else { break };
+            before = *oldest;
+            let runs = older.filter(|(_, key)| key.tenant == *tenant).filter_map(|(_, key)| state.runs.get(key));
+            found.extend(runs.filter(|run| matches(run, filter)).cloned());
+        }
         let has_more = found.len() > limit;
         found.truncate(limit);
         Some(RunPage { object: "list", data: found.iter().map(RunView::of).collect(), has_more })
     }
 
-    /// The metrics page (`text/plain; version=0.0.4`): the journal's totals as one cut, and the worker's account as the scrape brings it.
+    /// The metrics page (`text/plain; version=0.0.4`): the journal's totals as one cut, and the worker's account as the scrape brings it. An
+    /// account that does not add up is shown as it is and counted as a defect.
+    // contract: C-15
     pub fn metrics(&self, scrape: &Scrape<'_>) -> String {
-        let totals = self.lock().totals.clone();
+        let mut state = self.lock();
+        if scrape.snapshot.is_some_and(|s| !s.is_conserved()) {
+            state.totals.defect(Defect::NotConserved);
+        }
+        let totals = state.totals.clone();
+        drop(state);
         totals.expose(scrape)
     }
 
-    /// A run's records that are still in the ring, oldest first.
+    /// A run's records that are still in the ring, oldest first. Looks through the whole ring under the lock: for tests and checks.
     pub fn records(&self, key: &RunKey) -> Vec<Record> {
         self.lock().ring.iter().filter(|r| r.run.as_ref() == Some(key)).cloned().collect()
     }
@@ -171,20 +189,22 @@ impl State {
             self.open(key, record, limits);
         }
         let Some(run) = self.runs.get_mut(key) else { return };
-        let (state, awaits, settled) = (run.state(), run.awaits_acknowledgement(), run.stamps.settled.is_some());
+        let (state, awaits, over) = (run.state(), run.awaits_acknowledgement(), run.is_over());
         run.fold(record, &mut self.totals);
         let totals = &mut self.totals;
         totals.runs[state as usize] -= 1;
         totals.runs[run.state() as usize] += 1;
         totals.unacknowledged = totals.unacknowledged - u64::from(awaits) + u64::from(run.awaits_acknowledgement());
-        if !settled && run.stamps.settled.is_some() {
-            self.settled.push_back(run.seq);
+        if !over && run.is_over() {
+            self.over.push_back(run.seq);
         }
     }
 
     fn open(&mut self, key: &RunKey, record: &Record, limits: Limits) {
-        if self.runs.len() >= limits.runs.max(1) {
-            self.forget_one(limits);
+        for _ in 0..FORGET_PER_OPEN {
+            if self.runs.len() >= limits.runs.max(1) {
+                self.forget_one(limits);
+            }
         }
         let seq = self.next_seq;
         self.next_seq += 1;
@@ -195,7 +215,7 @@ impl State {
 
     /// Forgets the run that settled first; a live one only beyond the hard limit, where the oldest goes and is counted.
     fn forget_one(&mut self, limits: Limits) {
-        let seq = match self.settled.pop_front() {
+        let seq = match self.over.pop_front() {
             Some(seq) => seq,
             None if self.runs.len() >= limits.runs.max(1).saturating_mul(HARD_LIMIT_FACTOR) => {
                 self.totals.forgotten += 1;

@@ -21,6 +21,3 @@ pub use metrics::Scrape;
 pub use runs::{RunFilter, RunPage};
 pub use timeline::render_timeline;
 pub use view::{RunState, RunView};
-
-#[cfg(test)]
-mod tests;

@@ -9,7 +9,7 @@
 use std::time::Duration;
 
 use lifecycle::message::Snapshot;
-use lifecycle::{Cause, Incarnation, Phase};
+use lifecycle::{Cause, Incarnation, Phase, Waste};
 
 use crate::exposition::{Family, Text};
 use crate::view::RunState;
@@ -100,13 +100,10 @@ pub(crate) struct Totals {
     pub first_token: Histogram,
     pub inter_token: Histogram,
     pub queue: Histogram,
-    pub generated: u64,
-    pub delivered: u64,
-    pub prompt_computed: u64,
-    pub prompt_after_disconnect: u64,
-    pub overrun: u64,
+    /// Sums of the runs' own counts.
+    pub work: Waste,
+    /// The engine's steps; a run's step is counted in `work`, once a run.
     pub steps: u64,
-    pub steps_after_disconnect: u64,
     pub device_failures: u64,
     pub cancels_sent: u64,
     pub cancels_repeated: u64,
@@ -143,8 +140,17 @@ impl Totals {
         self.superseded[cause as usize] += 1;
     }
 
-    pub(crate) fn after_disconnect(&mut self, phase: Phase, tokens: u64) {
-        self.after_disconnect[phase as usize] += tokens;
+    /// Adds what one run's counts grew by.
+    pub(crate) fn grow(&mut self, before: &Waste, after: &Waste, abandoned: Option<Phase>) {
+        let sum = &mut self.work;
+        sum.generated += after.generated - before.generated;
+        sum.prompt += after.prompt - before.prompt;
+        sum.prompt_after += after.prompt_after - before.prompt_after;
+        sum.steps_after += after.steps_after - before.steps_after;
+        sum.overrun += after.overrun - before.overrun;
+        if let Some(phase) = abandoned {
+            self.after_disconnect[phase as usize] += after.after.total() - before.after.total();
+        }
     }
 
     pub(crate) fn disconnect_to_cancel(&mut self, cause: Cause, span: Duration) {
@@ -169,7 +175,7 @@ impl Totals {
         self.expose_runs(&mut text);
         self.expose_work(&mut text);
         self.expose_cancels(&mut text);
-        self.expose_defects(&mut text, scrape.snapshot);
+        self.expose_defects(&mut text);
         text.finish()
     }
 
@@ -195,18 +201,18 @@ impl Totals {
         let mut count = |name, help, value| {
             text.counter(name, help).sample(&[], value);
         };
-        count("kvit_tokens_generated_total", "Tokens generated and taken into an answer.", self.generated);
-        count("kvit_tokens_delivered_total", "Tokens handed to callers' connections.", self.delivered);
-        count("kvit_tokens_overrun_total", "Tokens thrown away because a stop was found while the next step ran.", self.overrun);
-        count("kvit_prompt_tokens_computed_total", "Prompt positions computed, recomputed ones included.", self.prompt_computed);
-        count("kvit_prompt_tokens_after_disconnect_total", "Of them, computed after abandonment.", self.prompt_after_disconnect);
+        count("kvit_tokens_generated_total", "Tokens generated, taken into an answer or thrown away.", self.work.generated);
+        count("kvit_tokens_delivered_total", "Tokens handed to callers' connections.", self.work.delivered);
+        count("kvit_tokens_overrun_total", "Tokens thrown away because a stop was found while the next step ran.", self.work.overrun);
+        count("kvit_prompt_tokens_computed_total", "Prompt positions computed, recomputed ones included.", self.work.prompt);
+        count("kvit_prompt_tokens_after_disconnect_total", "Of them, computed after abandonment.", self.work.prompt_after);
         count("kvit_prefix_cached_tokens_total", "Prompt tokens whose K and V came from the prefix index.", self.prefix_cached);
         count("kvit_preemptions_total", "Times a run's blocks were taken away to make room.", self.preemptions);
         count("kvit_steps_total", "Steps done by the engine.", self.steps);
         count(
             "kvit_steps_after_disconnect_total",
             "Steps that computed something for an abandoned run, counted once a run.",
-            self.steps_after_disconnect,
+            self.work.steps_after,
         );
         count("kvit_device_failures_total", "Steps that failed.", self.device_failures);
         let mut f = text.counter(
@@ -245,12 +251,10 @@ impl Totals {
         }
     }
 
-    fn expose_defects(&self, text: &mut Text, snapshot: Option<&Snapshot>) {
+    fn expose_defects(&self, text: &mut Text) {
         let mut f = text.counter("kvit_defects_total", "Things that must not happen and did. Expected to stay 0.");
-        let broken = u64::from(snapshot.is_some_and(|s| !s.is_conserved()));
-        for (at, word) in Defect::WORDS.iter().enumerate() {
-            let extra = if at == Defect::NotConserved as usize { broken } else { 0 };
-            f.sample(&[("kind", word)], self.defects[at] + extra);
+        for (word, count) in Defect::WORDS.iter().zip(self.defects) {
+            f.sample(&[("kind", word)], count);
         }
         text.counter("kvit_journal_forgotten_runs_total", "Live runs whose record was dropped at the journal's hard limit.")
             .sample(&[], self.forgotten);

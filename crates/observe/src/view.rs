@@ -3,10 +3,12 @@
 //! Invariant: field names and words here are the public API (dashboards and `kvit verify` read them); fields are added, never renamed.
 // contract: C-24 C-29
 
-use lifecycle::{Cause, Time};
-use serde::Serialize;
+use std::time::Duration;
 
-use crate::fold::{Run, Stamps};
+use lifecycle::{Boundary, BoundaryTimes, Cause, Milestone, Milestones, Time};
+use serde::{Serialize, Serializer};
+
+use crate::fold::Run;
 
 /// The API's word for where a run is.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize)]
@@ -112,39 +114,24 @@ pub struct OutcomeView {
     pub reason: Option<String>,
 }
 
-/// The milestones of C-24, in milliseconds since `accepted`.
-#[derive(Clone, Copy, PartialEq, Debug, Default, Serialize)]
+/// The milestones of C-24. Serialises as a map from each one's word to its milliseconds since `accepted`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct MilestonesView {
-    /// At the front door: 0.
-    pub accepted: Option<f64>,
-    /// First waited to be scheduled.
-    pub queued: Option<f64>,
-    /// First blocks.
-    pub blocks_allocated: Option<f64>,
-    /// First prompt chunk in a step.
-    pub prefill_start: Option<f64>,
-    /// First token computed.
-    pub first_token: Option<f64>,
-    /// A deadline passed.
-    pub deadline_fired: Option<f64>,
-    /// Abandonment observed for any other cause: the caller's leaving, a cancel by name, a shutdown.
-    pub disconnect_observed: Option<f64>,
-    /// First cancel sent to the worker.
-    pub cancel_sent: Option<f64>,
-    /// First cancel received there.
-    pub cancel_received: Option<f64>,
-    /// The engine made the attempt non-runnable.
-    pub cancel_applied: Option<f64>,
-    /// The gateway had the worker's answer.
-    pub cancel_acknowledged: Option<f64>,
-    /// The last step that computed anything for it was done.
-    pub last_compute: Option<f64>,
-    /// The last step that held rows of it was over.
-    pub fence_completed: Option<f64>,
-    /// Nothing left on the worker.
-    pub released: Option<f64>,
-    /// Nothing left at the gateway.
-    pub settled: Option<f64>,
+    stamps: Milestones,
+    base: Time,
+}
+
+impl MilestonesView {
+    /// When a milestone was reached, in milliseconds since `accepted`.
+    pub fn ms(&self, milestone: Milestone) -> Option<f64> {
+        self.stamps.get(milestone).map(|at| at.ms_since(self.base))
+    }
+}
+
+impl Serialize for MilestonesView {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_map(Milestone::ALL.iter().map(|m| (m.as_str(), self.ms(*m))))
+    }
 }
 
 /// How abandonment crossed one hop, in milliseconds since `accepted`.
@@ -169,20 +156,20 @@ pub struct TokensView {
     pub prompt: u64,
     /// Of them, those whose K and V came from the prefix index when the run was first given blocks.
     pub cached_prompt: u64,
-    /// Generated and part of the answer.
+    /// Generated, those included that were thrown away: whatever was computed shows.
     pub generated: u64,
     /// Handed to the caller's connection.
     pub delivered: u64,
-    /// Waste: every token whose step was done after the first observation of abandonment, whether it was still taken into the answer or
-    /// thrown away.
+    /// Waste: of the generated ones, every token whose step was done after the first observation of abandonment, taken or thrown away.
     pub after_disconnect: u64,
     /// Waste: prompt positions (also recomputed ones) whose step was done after it.
     pub prompt_computed_after_disconnect: u64,
-    /// Thrown away though nobody had left: a stop was found while the next step was already under way.
+    /// Of the generated ones: thrown away, but not because somebody had left. A stop was found while the next step was under way. No part of
+    /// `after_disconnect`.
     pub overrun: u64,
 }
 
-/// Step counts of a run: steps that computed something for it, even if a part of the layers only.
+/// Step counts of a run: steps that computed something for it, be it a part of the layers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize)]
 pub struct StepsView {
     /// All of them.
@@ -204,7 +191,7 @@ pub struct BlocksView {
 
 impl RunView {
     pub(crate) fn of(run: &Run) -> RunView {
-        let base = run.stamps.accepted.unwrap_or(run.opened);
+        let base = run.stamps.get(Milestone::Accepted).unwrap_or(run.opened);
         let released = run.is_released();
         let guarantee = run.guarantee();
         let confirmed = guarantee == Some(lifecycle::Guarantee::Confirmed);
@@ -214,7 +201,7 @@ impl RunView {
             model: run.model.as_deref().unwrap_or_default().to_owned(),
             state: run.state(),
             released,
-            settled: run.stamps.settled.is_some(),
+            settled: run.is_settled(),
             attempt: run.current().map_or(0, |a| a.number),
             outcome: run.outcome.as_ref().map(|o| OutcomeView {
                 kind: o.kind().as_str(),
@@ -224,48 +211,56 @@ impl RunView {
             delivery: run.delivery().as_str(),
             guarantee: guarantee.map(|g| g.as_str()),
             waste_bound_tokens: confirmed.then_some(0),
-            phase_at_disconnect: run.phase_at_disconnect.map(|p| p.as_str()),
-            milestones: MilestonesView::of(&run.stamps, base),
-            boundaries: boundaries(&run.stamps, base),
-            tokens: run.tokens,
-            steps: run.steps,
+            phase_at_disconnect: run.meter.abandoned().map(|p| p.as_str()),
+            milestones: MilestonesView { stamps: run.stamps, base },
+            boundaries: boundaries(run, base),
+            tokens: TokensView::of(run),
+            steps: StepsView { total: run.meter.waste().steps, after_disconnect: run.meter.waste().steps_after },
             blocks: run.blocks,
             superseded: run.superseded.iter().map(|c: &Cause| c.as_str()).collect(),
         }
     }
 }
 
-impl MilestonesView {
-    fn of(s: &Stamps, base: Time) -> MilestonesView {
+/// Both hops, also for a run that nobody abandoned: then nothing was observed, and `acknowledged`, which belongs to it, is null as well.
+fn boundaries(run: &Run, base: Time) -> [BoundaryView; 2] {
+    let at = |milestone| run.stamps.get(milestone);
+    let hop = |boundary, stamps: [Option<Time>; 3]| {
+        // One process, one clock: no error.
+        let mut times = BoundaryTimes::new(boundary, Duration::ZERO);
+        [times.observed, times.forwarded, times.acknowledged] = stamps;
+        times.acknowledged = times.acknowledged.filter(|_| times.observed.is_some());
+        BoundaryView::of(&times, base)
+    };
+    let to_worker = [at(Milestone::CancelSent), at(Milestone::CancelReceived), at(Milestone::Released)];
+    let to_gateway = [run.observed, at(Milestone::CancelSent), at(Milestone::Settled)];
+    [hop(Boundary::ClientGateway, to_gateway), hop(Boundary::GatewayWorker, to_worker)]
+}
+
+impl BoundaryView {
+    fn of(times: &BoundaryTimes, base: Time) -> BoundaryView {
         let ms = |at: Option<Time>| at.map(|t| t.ms_since(base));
-        MilestonesView {
-            accepted: ms(s.accepted),
-            queued: ms(s.queued),
-            blocks_allocated: ms(s.blocks_allocated),
-            prefill_start: ms(s.prefill_start),
-            first_token: ms(s.first_token),
-            deadline_fired: ms(s.deadline_fired),
-            disconnect_observed: ms(s.disconnect_observed),
-            cancel_sent: ms(s.cancel_sent),
-            cancel_received: ms(s.cancel_received),
-            cancel_applied: ms(s.cancel_applied),
-            cancel_acknowledged: ms(s.cancel_acknowledged),
-            last_compute: ms(s.last_compute),
-            fence_completed: ms(s.fence_completed),
-            released: ms(s.released),
-            settled: ms(s.settled),
+        BoundaryView {
+            hop: times.boundary.as_str(),
+            observed: ms(times.observed),
+            forwarded: ms(times.forwarded),
+            acknowledged: ms(times.acknowledged),
+            clock_error_ms: times.clock_error.as_micros() as f64 / 1000.0,
         }
     }
 }
 
-/// Both hops, also for a run that nobody abandoned: then nothing was observed, and `acknowledged`, which belongs to it, is null as well.
-fn boundaries(s: &Stamps, base: Time) -> [BoundaryView; 2] {
-    let hop = |hop, observed: Option<Time>, forwarded: Option<Time>, acknowledged: Option<Time>| BoundaryView {
-        hop,
-        observed: observed.map(|t| t.ms_since(base)),
-        forwarded: forwarded.map(|t| t.ms_since(base)),
-        acknowledged: acknowledged.filter(|_| observed.is_some()).map(|t| t.ms_since(base)),
-        clock_error_ms: 0.0,
-    };
-    [hop("client-gateway", s.observed, s.cancel_sent, s.settled), hop("gateway-worker", s.cancel_sent, s.cancel_received, s.released)]
+impl TokensView {
+    fn of(run: &Run) -> TokensView {
+        let waste = run.meter.waste();
+        TokensView {
+            prompt: run.prompt,
+            cached_prompt: run.cached_prompt,
+            generated: waste.generated,
+            delivered: waste.delivered,
+            after_disconnect: waste.after.total(),
+            prompt_computed_after_disconnect: waste.prompt_after,
+            overrun: waste.overrun,
+        }
+    }
 }

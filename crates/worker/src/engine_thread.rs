@@ -5,22 +5,19 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread::JoinHandle;
 
 use engine::{Device, Effect, Engine, EngineConfig, Flag, Input, StepPlan, Submission, SubmitError};
 use lifecycle::event::Event;
 use lifecycle::message::{Down, From, Receipt, Submit, Up, Usage};
 use lifecycle::{AttemptId, Cause, Incarnation, Outcome};
-use model::text::Text;
+use crate::text::Text;
 use observe::Journal;
 
 use crate::answer::Answer;
 use crate::mail::{Job, Mail};
 use crate::tokenise;
-
-/// Most items in the mailbox; a sender beyond that waits.
-const MAILBOX_LIMIT: usize = 65_536;
 
 /// What a worker needs to know beside its device and its model's text side.
 #[derive(Clone, Debug)]
@@ -40,7 +37,7 @@ pub struct Closed;
 
 /// A running worker.
 pub struct Worker {
-    mailbox: SyncSender<Mail>,
+    mailbox: Sender<Mail>,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -73,7 +70,8 @@ pub fn start(
     journal: Journal,
     up: tokio::sync::mpsc::Sender<From<Up>>,
 ) -> std::io::Result<Worker> {
-    let (mailbox, mail) = sync_channel(MAILBOX_LIMIT);
+    // Senders must not wait: a gateway sends while it holds its table. What waits is bounded by the calls, questions and steps there can be.
+    let (mailbox, mail) = channel();
     let jobs = tokenise::start(config.tokenise_threads.max(1), text.clone(), mailbox.clone())?;
     let engine = Engine::new(config.engine, device.limits());
     let mut thread = EngineThread {
@@ -108,7 +106,7 @@ struct EngineThread {
     text: Arc<Text>,
     journal: Journal,
     up: tokio::sync::mpsc::Sender<From<Up>>,
-    mailbox: SyncSender<Mail>,
+    mailbox: Sender<Mail>,
     jobs: tokenise::Jobs,
     answers: HashMap<AttemptId, Live>,
     /// The newest life of the gateway that was heard.

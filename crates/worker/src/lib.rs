@@ -11,6 +11,8 @@
 mod answer;
 mod engine_thread;
 mod mail;
+mod text;
 mod tokenise;
 
 pub use engine_thread::{Closed, Worker, WorkerConfig, start};
+pub use text::Text;

@@ -2,12 +2,12 @@
 //!
 //! A job nobody wants any more is dropped at its next look at the flag; the engine thread has ended its attempt already.
 
-use std::sync::mpsc::{Receiver, Sender, SyncSender, channel};
+use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use lifecycle::message::Prompt;
 use lifecycle::{Cause, Outcome};
-use model::text::Text;
+use crate::text::Text;
 
 use crate::mail::{Job, Mail};
 
@@ -21,7 +21,7 @@ impl Jobs {
     }
 }
 
-pub(crate) fn start(threads: usize, text: Arc<Text>, mailbox: SyncSender<Mail>) -> std::io::Result<Jobs> {
+pub(crate) fn start(threads: usize, text: Arc<Text>, mailbox: Sender<Mail>) -> std::io::Result<Jobs> {
     let (send, receive) = channel::<Job>();
     let receive = Arc::new(Mutex::new(receive));
     for i in 0..threads {
@@ -31,7 +31,7 @@ pub(crate) fn start(threads: usize, text: Arc<Text>, mailbox: SyncSender<Mail>) 
     Ok(Jobs(send))
 }
 
-fn run(text: &Text, mailbox: &SyncSender<Mail>, jobs: &Mutex<Receiver<Job>>) {
+fn run(text: &Text, mailbox: &Sender<Mail>, jobs: &Mutex<Receiver<Job>>) {
     loop {
         let job = jobs.lock().unwrap_or_else(PoisonError::into_inner).recv();
         let Ok(job) = job else { return };

@@ -257,8 +257,24 @@ impl World {
             let (plan, effects) = self.engine.plan();
             self.take(effects);
             match plan {
-                Some(plan) => self.device.queue.push_back(plan),
+                Some(plan) => {
+                    self.assert_untouched(&plan);
+                    self.device.queue.push_back(plan);
+                }
                 None => return,
+            }
+        }
+    }
+
+    /// No row writes a block that a step which is not over may still touch for another sequence.
+    // contract: C-16  field: F-39, F-41
+    fn assert_untouched(&self, plan: &StepPlan) {
+        for row in &plan.rows {
+            let written = (row.position / BT) as usize..=((row.position + row.count() - 1) / BT) as usize;
+            let others = self.device.queue.iter().chain([plan]).flat_map(|p| &p.rows).filter(|o| !o.flag.is_same(&row.flag));
+            for other in others {
+                let shared = row.table[written.clone()].iter().find(|b| other.table.contains(b));
+                assert_eq!(shared, None, "step {} writes a block that another sequence's row is on", plan.id);
             }
         }
     }

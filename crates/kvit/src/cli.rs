@@ -1,0 +1,137 @@
+//! The command line, as clap reads it.
+
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand};
+
+use crate::config::ServeFlags;
+
+/// An LLM server in which a caller's leaving really stops the compute and really returns the KV blocks, and can prove it.
+#[derive(Debug, Parser)]
+#[command(name = "kvit", version, propagate_version = true, max_term_width = 100)]
+#[command(after_help = "Exit codes: 0 done, 1 failed, 2 wrong usage or configuration, 3 no such run or file, 4 server not reachable.")]
+pub struct Cli {
+    /// TOML file with options of `serve`; none is read unless one is named.
+    #[arg(long, global = true, env = "KVIT_CONFIG", value_name = "FILE", hide_env = true)]
+    pub config: Option<PathBuf>,
+    /// Folder for fetched models.
+    #[arg(long, global = true, env = "KVIT_CACHE", value_name = "DIR", hide_env = true)]
+    pub cache: Option<PathBuf>,
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// The commands.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Serve a model over the OpenAI API until SIGINT or SIGTERM.
+    Serve(Box<ServeFlags>),
+    /// Fetch, list and look into model files.
+    #[command(subcommand)]
+    Model(ModelCommand),
+    /// Show a run's timeline: when its caller left, when compute stopped, when its blocks came back.
+    Trace(TraceArgs),
+    /// Show where every KV block is.
+    Kv(KvArgs),
+    /// List runs, newest first.
+    Runs(RunsArgs),
+    /// Estimate the tokens that are computed in vain while the word of a hang-up travels.
+    Estimate(EstimateArgs),
+    /// Print the reference of all options (docs/config.md).
+    Config,
+}
+
+/// `kvit model ...`
+#[derive(Debug, Subcommand)]
+pub enum ModelCommand {
+    /// Fetch the default model into the cache, unless it is there; prints its path.
+    Pull {
+        /// Print JSON.
+        #[arg(long)]
+        json: bool,
+    },
+    /// List the cached models and whether their bytes are the expected ones.
+    List {
+        /// Print JSON.
+        #[arg(long)]
+        json: bool,
+    },
+    /// Show a GGUF file's metadata and tensors.
+    Inspect {
+        /// The file; without it the cached default model.
+        file: Option<PathBuf>,
+        /// List every tensor.
+        #[arg(long)]
+        tensors: bool,
+        /// Print JSON.
+        #[arg(long)]
+        json: bool,
+    },
+}
+
+/// Where the server is, and how to print.
+#[derive(Debug, Args)]
+pub struct Ask {
+    /// The server's address.
+    #[arg(long, env = "KVIT_SERVER", value_name = "URL", default_value = "http://127.0.0.1:8000", hide_env = true)]
+    pub server: String,
+    /// Print JSON as the server sent it.
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// `kvit trace RUN`
+#[derive(Debug, Args)]
+pub struct TraceArgs {
+    /// The run's id, as `X-Request-Id` or `kvit runs` gave it.
+    pub run: String,
+    /// Server and form.
+    #[command(flatten)]
+    pub ask: Ask,
+}
+
+/// `kvit kv`
+#[derive(Debug, Args)]
+pub struct KvArgs {
+    /// List every block with its generation, owners and fence.
+    #[arg(long)]
+    pub blocks: bool,
+    /// Server and form.
+    #[command(flatten)]
+    pub ask: Ask,
+}
+
+/// `kvit runs`
+#[derive(Debug, Args)]
+pub struct RunsArgs {
+    /// Only runs in this state: queued, prefilling, decoding, preempted, suspended, stopping or ended.
+    #[arg(long)]
+    pub state: Option<String>,
+    /// Only runs with this outcome: completed, cancelled, expired, failed or rejected.
+    #[arg(long)]
+    pub outcome: Option<String>,
+    /// Only runs that ended for this cause.
+    #[arg(long)]
+    pub cause: Option<String>,
+    /// Most runs to list.
+    #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    pub limit: u32,
+    /// Server and form.
+    #[command(flatten)]
+    pub ask: Ask,
+}
+
+/// `kvit estimate`
+#[derive(Debug, Args)]
+pub struct EstimateArgs {
+    /// Tokens a second that the run is generating.
+    #[arg(long, value_name = "TOKENS/S")]
+    pub rate: f64,
+    /// Seconds that each hop needs to notice and pass the word on.
+    #[arg(long, value_name = "SECONDS,...", value_delimiter = ',', required = true)]
+    pub latency: Vec<f64>,
+    /// Print JSON.
+    #[arg(long)]
+    pub json: bool,
+}

@@ -1,0 +1,60 @@
+//! The small HTTP client of the commands that ask a running server.
+//!
+//! Invariant: every wait and every body has a limit, and each way to fail has its own exit code.
+
+use std::time::Duration;
+
+use serde_json::Value;
+
+use crate::failure::Failure;
+
+/// Longest that a server may take to answer.
+const TIMEOUT: Duration = Duration::from_secs(10);
+/// Largest answer that is read, in bytes: a million blocks with their owners.
+const BODY_BYTES_MAX: u64 = 256 << 20;
+
+/// Asks `GET {server}{path}` for JSON.
+///
+/// # Errors
+/// `Usage` for an address that is none, `Unreachable` if nobody answers, `NotFound` for 404, else what the server said.
+pub fn get(server: &str, path: &str) -> Result<Value, Failure> {
+    let base = server.trim_end_matches('/');
+    if !base.starts_with("http://") {
+        return Err(Failure::Usage(format!("server `{server}`: the address must begin with http://")));
+    }
+    let agent: ureq::Agent = ureq::Agent::config_builder()
+        .timeout_global(Some(TIMEOUT))
+        .http_status_as_error(false)
+        .proxy(None)
+        .user_agent(concat!("kvit/", env!("CARGO_PKG_VERSION")))
+        .build()
+        .into();
+    let unreachable = |e: ureq::Error| Failure::Unreachable(format!("no answer from {base}: {e} (is `kvit serve` running there?)"));
+    let mut response = match agent.get(format!("{base}{path}")).call() {
+        Ok(response) => response,
+        Err(e @ (ureq::Error::BadUri(_) | ureq::Error::Http(_))) => return Err(Failure::Usage(format!("server `{server}`: {e}"))),
+        Err(e) => return Err(unreachable(e)),
+    };
+    let status = response.status().as_u16();
+    let text = response.body_mut().with_config().limit(BODY_BYTES_MAX).read_to_string().map_err(unreachable)?;
+    let parsed: Option<Value> = serde_json::from_str(&text).ok();
+    match (status, parsed) {
+        (200, Some(json)) => Ok(json),
+        (404, json) => Err(Failure::NotFound(said(json).unwrap_or_else(|| format!("{base}{path}: not found")))),
+        (_, json) => {
+            let said = said(json).unwrap_or_else(|| "the answer is no JSON: is this a kvit server?".to_owned());
+            Err(Failure::Other(anyhow::anyhow!("{base}{path}: status {status}: {said}")))
+        }
+    }
+}
+
+/// The sentence in an answer of OpenAI's error shape.
+fn said(json: Option<Value>) -> Option<String> {
+    json?.pointer("/error/message")?.as_str().map(str::to_owned)
+}
+
+/// A text as a path segment or query value: everything but unreserved characters is percent-encoded.
+pub fn encode(text: &str) -> String {
+    let plain = |b: u8| b.is_ascii_alphanumeric() || b"-._~".contains(&b);
+    text.bytes().map(|b| if plain(b) { char::from(b).to_string() } else { format!("%{b:02X}") }).collect()
+}

@@ -1,0 +1,184 @@
+//! The list of options and the three types made from it: what a source says (`ServeFlags`), what holds (`ServeConfig`), what the
+//! reference prints (`OPTIONS`).
+//!
+//! Invariant: each option stands here once. Every queue, buffer and wait of the server has its limit in this list.
+
+use serde::Deserialize;
+
+use super::ConfigError;
+use super::value::{Isa, LogLevel, ModelPath, Threads};
+
+/// One option as the reference shows it.
+#[derive(Clone, Copy, Debug)]
+pub struct OptionDoc {
+    /// The key in the file; the flag and the variable follow from it.
+    pub key: &'static str,
+    /// What values it takes, in a word.
+    pub kind: &'static str,
+    /// The default as text.
+    pub default: fn() -> String,
+    /// What it does, in one or two sentences.
+    pub about: &'static str,
+}
+
+impl OptionDoc {
+    /// The variable in the environment.
+    pub fn variable(&self) -> String {
+        format!("KVIT_{}", self.key.to_uppercase())
+    }
+}
+
+macro_rules! options {
+    ($($key:ident : $kind:ty, $word:literal = $default:expr, $about:literal;)+) => {
+        /// What one source says: each option, or nothing about it. Also the flags of `kvit serve`.
+        #[derive(Clone, Debug, Default, PartialEq, clap::Args, Deserialize)]
+        #[serde(deny_unknown_fields)]
+        pub struct ServeFlags {
+            $(#[doc = $about] #[arg(long, value_name = $word, help = $about)] pub $key: Option<$kind>,)+
+        }
+
+        /// What holds: every option with its value.
+        #[derive(Clone, Debug, PartialEq)]
+        pub struct ServeConfig {
+            $(#[doc = $about] pub $key: $kind,)+
+        }
+
+        /// Every option, in the reference's order.
+        pub const OPTIONS: &[OptionDoc] = &[
+            $(OptionDoc { key: stringify!($key), kind: $word, default: || { let value: $kind = $default; value.to_string() }, about: $about },)+
+        ];
+
+        impl ServeFlags {
+            /// This source laid over `below`.
+            pub fn or(self, below: ServeFlags) -> ServeFlags {
+                ServeFlags { $($key: self.$key.or(below.$key),)+ }
+            }
+
+            /// Fills what no source says with the defaults.
+            pub fn fill(self) -> ServeConfig {
+                ServeConfig { $($key: self.$key.unwrap_or_else(|| $default),)+ }
+            }
+
+            /// Sets one option from text; `None` if there is no such option.
+            pub fn set(&mut self, key: &str, text: &str) -> Option<Result<(), String>> {
+                match key {
+                    $(stringify!($key) => Some(match text.parse::<$kind>() {
+                        Ok(value) => { self.$key = Some(value); Ok(()) }
+                        Err(why) => Err(format!("`{text}` is not a {}: {why}", $word)),
+                    }),)+
+                    _ => None,
+                }
+            }
+        }
+    };
+}
+
+options! {
+    host: String, "ADDRESS" = "127.0.0.1".to_owned(),
+        "Address to listen on. Anything but a loopback address shows the server, which asks for no password, to the network.";
+    port: u16, "NUMBER" = 8000,
+        "Port to listen on; 0 picks a free one, which the `listening on` line names.";
+    model: ModelPath, "FILE" = ModelPath::default(),
+        "GGUF file to serve. Without it: the cached SmolLM2-135M-Instruct, fetched first if it is not there.";
+    threads: Threads, "NUMBER" = Threads::default(),
+        "Threads that compute, the device's own included.";
+    isa: Isa, "NAME" = Isa::Auto,
+        "Instruction set of the kernels: auto, avx512, avx2 or scalar. All give the same bits; one that the machine lacks is refused.";
+    kv_blocks: u32, "NUMBER" = 1024,
+        "Blocks in the pool. A block of 16 positions of SmolLM2-135M takes 360 KiB, so 1024 take 360 MiB and hold 16,384 positions.";
+    block_tokens: u32, "NUMBER" = 16,
+        "Token positions in a block; a multiple of 16.";
+    step_tokens: u32, "NUMBER" = 256,
+        "Most tokens computed in one step, decodes first; a longer prompt is computed in chunks.";
+    max_running: u32, "NUMBER" = 32,
+        "Most sequences scheduled at once; further runs wait in the queue.";
+    queue_limit: u32, "NUMBER" = 256,
+        "Most runs that wait to be scheduled; a further one is rejected with `queue_full`.";
+    tombstones: u32, "NUMBER" = 4096,
+        "Cancels kept for submits that have not come yet. Beyond it the oldest is forgotten and the worker's low-water mark rises.";
+    default_max_tokens: u32, "NUMBER" = 2048,
+        "Output cap of a run that names none; never more than the model's context leaves.";
+    in_flight: u32, "NUMBER" = 2,
+        "Steps on the device at once: one computing, the others queued behind it.";
+    tokenise_threads: u32, "NUMBER" = 2,
+        "Threads that render and tokenise prompts, beside the engine.";
+    queue_deadline_ms: u64, "MILLISECONDS" = 300_000,
+        "Longest wait to be scheduled; then the run expires with `queue_deadline`.";
+    gateway_deadline_ms: u64, "MILLISECONDS" = 600_000,
+        "Longest life of a run; then it expires with `gateway_deadline`.";
+    client_deadline_max_ms: u64, "MILLISECONDS" = 86_400_000,
+        "Largest deadline that a caller may name.";
+    drain_ms: u64, "MILLISECONDS" = 10_000,
+        "How long runs may go on after SIGINT or SIGTERM; what is left then is cancelled with `shutdown`. A second signal ends the process at once.";
+    settle_ms: u64, "MILLISECONDS" = 5_000,
+        "How long, after the drain, cancelled runs may take to settle and callers to take their last bytes.";
+    body_bytes_max: usize, "BYTES" = 4 << 20,
+        "Largest request body.";
+    body_timeout_ms: u64, "MILLISECONDS" = 30_000,
+        "How long a caller may take to send its body.";
+    head_bytes_max: usize, "BYTES" = 64 << 10,
+        "Largest request head.";
+    header_timeout_ms: u64, "MILLISECONDS" = 10_000,
+        "How long a caller may take to send a request's head.";
+    connections_max: usize, "NUMBER" = 1024,
+        "Most open connections; further ones wait in the kernel's backlog.";
+    calls_max: usize, "NUMBER" = 1024,
+        "Most live calls; a further one is rejected with `queue_full`.";
+    stream_buffer_events: usize, "NUMBER" = 1024,
+        "Most events kept for a caller that does not read; one more and the run is cancelled with `client_stalled`.";
+    send_buffer_bytes: usize, "BYTES" = 128 << 10,
+        "Kernel send buffer of a connection. Small, so that a caller that does not read is noticed.";
+    unread_max_ms: u64, "MILLISECONDS" = 60_000,
+        "How long an answer that nobody reads is kept.";
+    keepalive_ms: u64, "MILLISECONDS" = 15_000,
+        "Idle time before a silent peer is probed; one that vanished is found so (`client_lost`).";
+    cancel_repeat_ms: u64, "MILLISECONDS" = 250,
+        "First wait before an unanswered cancel is repeated; it doubles up to eight times this.";
+    cancel_wait_max_ms: u64, "MILLISECONDS" = 60_000,
+        "Longest `wait_ms` of a cancel request.";
+    allow_half_close: bool, "BOOLEAN" = false,
+        "Whether a caller that closes only its sending side is still there. Hardly any client does that, and a proxy that closes does.";
+    journal_records: usize, "NUMBER" = 65_536,
+        "Records kept in the journal's ring; the oldest go first.";
+    journal_runs: usize, "NUMBER" = 10_000,
+        "Ended runs that can still be asked for; beyond it the one that settled first is forgotten.";
+    log: LogLevel, "LEVEL" = LogLevel::Info,
+        "Least severe level that is logged on stderr: off, error, warn, info, debug or trace.";
+}
+
+impl ServeConfig {
+    /// Checks ranges, and values that must go together.
+    ///
+    /// # Errors
+    /// The first option that is out of range.
+    pub fn check(&self) -> Result<(), ConfigError> {
+        let at_least_one: [(&'static str, u64); 10] = [
+            ("kv_blocks", self.kv_blocks.into()),
+            ("step_tokens", self.step_tokens.into()),
+            ("max_running", self.max_running.into()),
+            ("queue_limit", self.queue_limit.into()),
+            ("default_max_tokens", self.default_max_tokens.into()),
+            ("in_flight", self.in_flight.into()),
+            ("tokenise_threads", self.tokenise_threads.into()),
+            ("connections_max", self.connections_max as u64),
+            ("calls_max", self.calls_max as u64),
+            ("stream_buffer_events", self.stream_buffer_events as u64),
+        ];
+        for (name, value) in at_least_one {
+            if value == 0 {
+                return Err(ConfigError::Range { name, why: "must be at least 1".to_owned() });
+            }
+        }
+        if self.block_tokens == 0 || !self.block_tokens.is_multiple_of(16) {
+            return Err(ConfigError::Range {
+                name: "block_tokens",
+                why: format!("must be a multiple of 16, and {} is not", self.block_tokens),
+            });
+        }
+        if self.max_running > self.step_tokens {
+            let why = format!("is {}, more than step_tokens ({}): a step must hold a token of each", self.max_running, self.step_tokens);
+            return Err(ConfigError::Range { name: "max_running", why });
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,135 @@
+//! Values of options that are more than a number: each reads from the same text in a flag, a variable and the file.
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+
+use serde::Deserialize;
+
+/// How many threads compute.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(try_from = "usize")]
+pub struct Threads(usize);
+
+/// Most threads that may be asked for.
+pub const THREADS_MAX: usize = 256;
+
+impl Threads {
+    /// The number, 1 or more.
+    pub fn get(self) -> usize {
+        self.0
+    }
+}
+
+impl Default for Threads {
+    /// One a core that this process may use.
+    fn default() -> Self {
+        Threads(std::thread::available_parallelism().map_or(1, |n| n.get().min(THREADS_MAX)))
+    }
+}
+
+impl TryFrom<usize> for Threads {
+    type Error = String;
+
+    fn try_from(n: usize) -> Result<Self, String> {
+        if (1..=THREADS_MAX).contains(&n) { Ok(Threads(n)) } else { Err(format!("must be 1 to {THREADS_MAX}")) }
+    }
+}
+
+impl FromStr for Threads {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        text.parse::<usize>().map_err(|why| why.to_string())?.try_into()
+    }
+}
+
+impl fmt::Display for Threads {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+/// The model file asked for, or none.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(transparent)]
+pub struct ModelPath(Option<PathBuf>);
+
+impl ModelPath {
+    /// The file, if one was named.
+    pub fn get(&self) -> Option<&Path> {
+        self.0.as_deref()
+    }
+}
+
+impl FromStr for ModelPath {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        if text.is_empty() { Err("no file is named".to_owned()) } else { Ok(ModelPath(Some(text.into()))) }
+    }
+}
+
+impl fmt::Display for ModelPath {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.as_ref().map_or(Ok(()), |path| path.display().fmt(f))
+    }
+}
+
+macro_rules! choice {
+    ($(#[$m:meta])* $name:ident { $($(#[$vm:meta])* $variant:ident = $text:literal),+ }) => {
+        $(#[$m])*
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+        #[serde(rename_all = "lowercase")]
+        pub enum $name { $($(#[$vm])* $variant),+ }
+
+        impl FromStr for $name {
+            type Err = String;
+
+            fn from_str(text: &str) -> Result<Self, String> {
+                match text {
+                    $($text => Ok($name::$variant),)+
+                    _ => Err(format!("it must be one of {}", [$($text),+].join(", "))),
+                }
+            }
+        }
+
+        impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str(match self { $($name::$variant => $text),+ })
+            }
+        }
+    };
+}
+
+choice! {
+    /// The instruction set of the kernels.
+    Isa {
+        /// The best that the machine has.
+        Auto = "auto",
+        /// AVX-512 with VNNI.
+        Avx512 = "avx512",
+        /// AVX2 with FMA.
+        Avx2 = "avx2",
+        /// None: plain Rust, the reference.
+        Scalar = "scalar"
+    }
+}
+
+choice! {
+    /// How much is logged.
+    LogLevel {
+        /// Nothing.
+        Off = "off",
+        /// What is broken.
+        Error = "error",
+        /// What will need somebody.
+        Warn = "warn",
+        /// What a run came to.
+        Info = "info",
+        /// What a run went through.
+        Debug = "debug",
+        /// Everything.
+        Trace = "trace"
+    }
+}

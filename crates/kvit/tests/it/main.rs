@@ -1,0 +1,37 @@
+//! The binary as a person or a script meets it: real processes, their output and their exit codes.
+
+mod commands;
+mod documents;
+mod servers;
+
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
+
+/// `kvit` with a clean environment: no option of the machine's, an empty cache, no way out.
+fn kvit(cache: &Path, args: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_kvit"));
+    for (name, _) in std::env::vars_os().filter(|(n, _)| n.to_string_lossy().starts_with("KVIT_")) {
+        command.env_remove(name);
+    }
+    command.args(args).env("KVIT_CACHE", cache).env("HF_HUB_OFFLINE", "1").env("PATH", cache).stdin(Stdio::null());
+    command
+}
+
+struct Said {
+    code: i32,
+    out: String,
+    err: String,
+}
+
+fn said(output: Output) -> Said {
+    Said {
+        code: output.status.code().expect("ended by a signal"),
+        out: String::from_utf8(output.stdout).unwrap(),
+        err: String::from_utf8(output.stderr).unwrap(),
+    }
+}
+
+fn run(args: &[&str]) -> Said {
+    let cache = tempfile::tempdir().unwrap();
+    said(kvit(cache.path(), args).output().unwrap())
+}

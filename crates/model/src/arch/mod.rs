@@ -1,0 +1,5 @@
+//! Architectures. So far one: llama.
+
+pub mod forward;
+pub mod llama;
+pub mod rope;

@@ -1,0 +1,76 @@
+//! The tokenizer out of the GGUF.
+
+use std::sync::Arc;
+
+use serde_json::json;
+
+use super::bytelevel::byte_of;
+use super::detokenizer::{Detokenizer, Pieces};
+use crate::gguf::Gguf;
+
+/// Text side errors.
+#[derive(Debug, thiserror::Error)]
+pub enum TextError {
+    /// The model's metadata cannot be used.
+    #[error("{0}")]
+    Model(String),
+    /// The text cannot be encoded.
+    #[error("{0}")]
+    Encode(String),
+    /// Nobody wants it any more.
+    #[error("cancelled")]
+    Cancelled,
+}
+
+/// The tokenizer.
+pub struct Tokenizer {
+    inner: tokenizers::Tokenizer,
+    pieces: Pieces,
+    end: Vec<u32>,
+}
+
+impl Tokenizer {
+    /// Builds it.
+    pub fn new(gguf: &Gguf) -> Result<Tokenizer, TextError> {
+        let fail = |e: &dyn std::fmt::Display| TextError::Model(e.to_string());
+        let tokens = gguf.strings("tokenizer.ggml.tokens").map_err(|e| fail(&e))?;
+        let kinds = gguf.ints("tokenizer.ggml.token_type").map_err(|e| fail(&e))?;
+        let merges = gguf.strings("tokenizer.ggml.merges").map_err(|e| fail(&e))?;
+        let vocab: serde_json::Map<_, _> = tokens.iter().enumerate().map(|(i, t)| (t.to_string(), json!(i))).collect();
+        let merges: Vec<_> = merges.iter().filter_map(|m| m.split_once(' ')).map(|(a, b)| json!([a, b])).collect();
+        let added: Vec<_> = tokens.iter().zip(&kinds).enumerate().filter(|(_, (_, k))| matches!(k, 3 | 4)).map(|(i, (t, k))| {
+            json!({"id": i, "content": t, "single_word": false, "lstrip": false, "rstrip": false, "normalized": false, "special": *k == 3})
+        }).collect();
+        let byte_level = json!({"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": true});
+        let spec = json!({"version": "1.0", "added_tokens": added, "normalizer": null, "post_processor": null,
+            "pre_tokenizer": {"type": "Sequence", "pretokenizers": [{"type": "Digits", "individual_digits": true}, byte_level.clone()]},
+            "decoder": byte_level,
+            "model": {"type": "BPE", "dropout": null, "unk_token": null, "continuing_subword_prefix": null, "end_of_word_suffix": null,
+                "fuse_unk": false, "byte_fallback": false, "ignore_merges": false, "vocab": vocab, "merges": merges}});
+        let inner = tokenizers::Tokenizer::from_bytes(spec.to_string()).map_err(|e| fail(&e))?;
+        let piece = |(t, k): (&&str, &i64)| -> Box<[u8]> {
+            if *k == 3 { return Box::default() }
+            if *k == 4 { return t.as_bytes().into() }
+            t.chars().filter_map(byte_of).collect()
+        };
+        let pieces = Arc::new(tokens.iter().zip(&kinds).map(piece).collect());
+        let end = gguf.u32("tokenizer.ggml.eos_token_id").into_iter().chain(gguf.u32("tokenizer.ggml.eot_token_id")).collect();
+        Ok(Tokenizer { inner, pieces, end })
+    }
+
+    /// Encodes.
+    pub fn encode_with(&self, text: &str, cancelled: &dyn Fn() -> bool) -> Result<Vec<u32>, TextError> {
+        if cancelled() { return Err(TextError::Cancelled) }
+        let e = self.inner.encode_fast(text, false).map_err(|e| TextError::Encode(e.to_string()))?;
+        Ok(e.get_ids().to_vec())
+    }
+
+    /// A detokeniser.
+    pub fn detokenizer(&self) -> Detokenizer { Detokenizer::new(self.pieces.clone()) }
+
+    /// A token's bytes.
+    pub fn bytes(&self, token: u32) -> Vec<u8> { self.pieces.get(token as usize).map(|p| p.to_vec()).unwrap_or_default() }
+
+    /// Tokens that end a turn.
+    pub fn end_tokens(&self) -> &[u32] { &self.end }
+}

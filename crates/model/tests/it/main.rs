@@ -1,0 +1,3 @@
+//! The model crate's tests from outside, in one binary.
+
+mod exact;

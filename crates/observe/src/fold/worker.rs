@@ -1,0 +1,169 @@
+//! The worker's records of a run: queueing, blocks, steps, the cancel's way through the engine, the release.
+//!
+//! Here it is decided what is waste and what is overrun, once for views and metrics.
+//!
+//! Invariant: a token computed is counted as waste or as overrun or as neither, never as both.
+// contract: C-12 C-20
+
+use lifecycle::event::{Event, Record};
+use lifecycle::message::Receipt;
+use lifecycle::{Cause, Milestone, OutcomeKind, Phase, StepId, StepWork};
+
+use super::{Progress, Run};
+use crate::metrics::{Defect, Totals};
+
+impl Run {
+    pub(super) fn fold_worker(&mut self, record: &Record, totals: &mut Totals) {
+        let at = record.at;
+        match &record.event {
+            Event::Queued { prompt_tokens } => {
+                self.stamps.mark(Milestone::Queued, at);
+                self.prompt = u64::from(*prompt_tokens);
+            }
+            Event::BlocksAllocated { held, cached_tokens, shared } => self.allocated(record, (*held, *cached_tokens, *shared), totals),
+            Event::PrefillStart => {
+                if self.stamps.mark(Milestone::PrefillStart, at) {
+                    totals.queue.observe(at.since(self.stamps.get(Milestone::Queued).unwrap_or(self.opened)));
+                }
+                self.progress(record.attempt, Progress::Prefilling);
+            }
+            Event::Computed { step, prompt_tokens, generated, discarded } => {
+                self.computed(record, *step, (*prompt_tokens, *generated, *discarded), totals);
+            }
+            Event::RowsDropped { step, layers } if *layers > 0 => self.rows_dropped(record, *step, totals),
+            Event::FirstToken => {
+                if self.stamps.mark(Milestone::FirstToken, at) {
+                    totals.first_token.observe(at.since(self.stamps.get(Milestone::Accepted).unwrap_or(self.opened)));
+                }
+                self.progress(record.attempt, Progress::Decoding);
+            }
+            Event::Preempted => {
+                self.preempted_once = true;
+                self.blocks.held = 0;
+                totals.preemptions += 1;
+                self.progress(record.attempt, Progress::Preempted);
+            }
+            Event::CancelReceived { cause } => {
+                self.stamps.mark(Milestone::CancelReceived, at);
+                self.mark_stopping(record.attempt);
+                self.abandon(at, *cause, self.phase());
+            }
+            Event::CancelApplied { cause, phase } => self.cancel_applied(record, *cause, *phase, totals),
+            Event::AttemptEnded { outcome } => {
+                let kind = outcome.kind();
+                if let Some(attempt) = self.attempt_mut(record.attempt)
+                    && attempt.ended.replace(kind).is_some()
+                {
+                    totals.defect(Defect::AttemptEndedTwice);
+                }
+            }
+            Event::FenceCompleted { .. } => {
+                self.count_dropped(None, totals);
+                self.stamps.mark(Milestone::FenceCompleted, at);
+            }
+            Event::Released { receipt } => self.released(record, receipt, totals),
+            Event::Void => {
+                if let Some(attempt) = self.attempt_mut(record.attempt) {
+                    attempt.void = true;
+                }
+            }
+            _ => {}
+        }
+    }
+
+    fn allocated(&mut self, record: &Record, (held, cached, shared): (u32, u32, u32), totals: &mut Totals) {
+        self.stamps.mark(Milestone::BlocksAllocated, record.at);
+        self.blocks.held = held;
+        self.blocks.peak = self.blocks.peak.max(held);
+        self.blocks.shared = self.blocks.shared.saturating_add(shared);
+        // After a preemption the index mostly gives back the run's own work: that saves time, but is no cached prompt. Nor is a prompt
+        // that n sequences share cached more than once.
+        if !self.preempted_once {
+            let fresh = u64::from(cached).min(self.prompt.saturating_sub(self.cached_prompt));
+            self.cached_prompt += fresh;
+            totals.prefix_cached += fresh;
+        }
+        self.check_unreleased(record.attempt, totals);
+    }
+
+    fn computed(&mut self, record: &Record, step: StepId, (prompt, generated, discarded): (u32, u32, u32), totals: &mut Totals) {
+        self.check_unreleased(record.attempt, totals);
+        self.count_dropped(Some(step), totals);
+        // What was thrown away because of the attempt's own end was not computed for somebody who had left, even if he has left since.
+        let own_end = self.attempt_mut(record.attempt).is_some_and(|a| a.ended == Some(OutcomeKind::Completed));
+        let overrun = if own_end || self.abandoned.is_none() { discarded } else { 0 };
+        self.work(StepWork { generated: generated.saturating_add(discarded), prompt, overrun }, totals);
+        self.stamps.mark(Milestone::LastCompute, record.at);
+        self.last_step = Some(step);
+        if generated > 0 {
+            if let Some(last) = self.last_token.replace(record.at) {
+                totals.inter_token.observe(record.at.since(last));
+            }
+            self.progress(record.attempt, Progress::Decoding);
+        } else if prompt > 0 {
+            self.progress(record.attempt, Progress::Prefilling);
+        }
+    }
+
+    /// A step that computed some layers of dropped rows computed in vain. It is counted when it is clear that no other row of the run was
+    /// computed in it to the end, so that it is counted once in whatever order its records come.
+    fn rows_dropped(&mut self, record: &Record, step: StepId, totals: &mut Totals) {
+        self.count_dropped(Some(step), totals);
+        self.stamps.mark(Milestone::LastCompute, record.at);
+        if self.last_step != Some(step) {
+            self.dropped = Some(step);
+        }
+    }
+
+    fn count_dropped(&mut self, but_not: Option<StepId>, totals: &mut Totals) {
+        if self.dropped.take().is_some_and(|step| Some(step) != but_not) {
+            self.work(StepWork::default(), totals);
+        }
+    }
+
+    /// Meters one step, and lets the totals grow by what the run's own counts grew by.
+    fn work(&mut self, work: StepWork, totals: &mut Totals) {
+        let before = self.meter.waste();
+        self.meter.step(work);
+        totals.grow(&before, &self.meter.waste(), self.meter.abandoned());
+    }
+
+    fn cancel_applied(&mut self, record: &Record, cause: Cause, phase: Phase, totals: &mut Totals) {
+        let first = self.stamps.mark(Milestone::CancelApplied, record.at);
+        self.mark_stopping(record.attempt);
+        match self.abandoned {
+            Some((since, why)) if first => totals.disconnect_to_cancel(why, record.at.since(since)),
+            Some(_) => {}
+            None => self.abandon(record.at, cause, phase),
+        }
+    }
+
+    fn released(&mut self, record: &Record, receipt: &Receipt, totals: &mut Totals) {
+        if receipt.blocks_held > 0 {
+            totals.defect(Defect::ReleasedHolding);
+        }
+        let Some(attempt) = self.attempt_mut(record.attempt) else { return };
+        if std::mem::replace(&mut attempt.released, true) {
+            totals.defect(Defect::ReleasedTwice);
+            return;
+        }
+        self.count_dropped(None, totals);
+        totals.released += 1;
+        if self.current().is_some_and(|a| a.number == record.attempt) {
+            self.stamps.mark(Milestone::Released, record.at);
+            self.blocks.held = receipt.blocks_held;
+        }
+        self.blocks.peak = self.blocks.peak.max(receipt.blocks_peak);
+        self.blocks.shared = self.blocks.shared.max(receipt.blocks_shared);
+        if let Some((since, cause)) = self.abandoned {
+            totals.disconnect_to_released(cause, record.at.since(since));
+        }
+    }
+
+    /// Computing for an attempt, or giving it blocks, after its release would make the release a lie.
+    fn check_unreleased(&self, number: u32, totals: &mut Totals) {
+        if self.attempts.iter().any(|a| a.number == number && a.released) {
+            totals.defect(Defect::UsedAfterRelease);
+        }
+    }
+}

@@ -1,0 +1,8 @@
+//! The journal and its views, seen through the public API: what is recorded is what every view shows.
+
+mod journal;
+mod metrics;
+mod story;
+mod timeline;
+mod totals;
+mod views;

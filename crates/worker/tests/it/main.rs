@@ -1,0 +1,5 @@
+//! The worker as a whole: engine thread, CPU device, tokenising threads, on a model that is written by the test itself.
+
+mod harness;
+mod neighbours;
+mod stories;

@@ -1,0 +1,14 @@
+//! `cargo xtask bench`: kvit against llama.cpp, in one run.
+
+use crate::process::{command, run as run_command};
+use crate::test::model;
+
+/// Builds the release binary and hands everything to bench/llama_cpp.py.
+///
+/// # Errors
+/// Anything that does not build, start or measure.
+pub fn run(args: &[&str]) -> anyhow::Result<()> {
+    let model = model()?;
+    run_command(command("cargo").args(["build", "--release", "--workspace", "--bins", "--examples"]))?;
+    run_command(command("python3").arg("bench/llama_cpp.py").args(args).env("KVIT_TEST_MODEL", model))
+}

@@ -55,12 +55,12 @@ async fn generate_by_itself(mut worker: Simulated) {
 async fn call(addr: std::net::SocketAddr, i: u64) {
     // A multiplicative hash: the same spread in every run of the test.
     let dice = i.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
-    let mut socket = send(addr, &chat_request(&format!("s{i}"), &format!(r#","stream":{}"#, dice % 2 == 0))).await;
+    let mut socket = send(addr, &chat_request(&format!("s{i}"), &format!(r#","stream":{}"#, dice.is_multiple_of(2)))).await;
     match dice % 5 {
         0 | 1 => {
             let mut bytes = vec![0; 1 + (dice / 5 % 4000) as usize];
             let _ = tokio::time::timeout(Duration::from_millis(dice / 7 % 30), socket.read_exact(&mut bytes)).await;
-            if dice % 5 == 0 { Leave::Close } else { Leave::Reset }.now(socket);
+            if dice.is_multiple_of(5) { Leave::Close } else { Leave::Reset }.now(socket);
         }
         2 => {
             let _ = cancel(addr, &format!("s{i}"), 0).await;

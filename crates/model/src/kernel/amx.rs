@@ -204,5 +204,5 @@ unsafe fn start(w: &Unpacked, acts: ActsView, token: usize, block: usize, dots: 
             )
         };
     }
-    if block % RING == 0 { two!("tmm0", "tmm1") } else { two!("tmm2", "tmm3") }
+    if block.is_multiple_of(RING) { two!("tmm0", "tmm1") } else { two!("tmm2", "tmm3") }
 }

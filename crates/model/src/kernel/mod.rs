@@ -2,6 +2,9 @@
 //!
 //! Invariant: for equal operands every instruction set gives equal bits (the tests compare them with the scalar one).
 // contract: C-14
+#![allow(clippy::needless_range_loop, reason = "arrays of registers are indexed by constants, which iterators hide from the compiler")]
+#![allow(clippy::int_plus_one, reason = "macros over how many are taken at a time have a case of one")]
+#![allow(clippy::missing_safety_doc, reason = "the trait Lanes states it once for its methods")]
 
 pub mod acts;
 #[cfg(target_arch = "x86_64")]

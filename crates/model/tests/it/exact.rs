@@ -3,7 +3,6 @@
 //! instruction set. On tiny models here; on the real one (KVIT_TEST_MODEL) when asked for with `--ignored`.
 // contract: C-14, C-12
 
-use std::path::PathBuf;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use kv::BlockId;
@@ -13,6 +12,8 @@ use model::gguf::{Gguf, TensorKind};
 use model::kernel::Isa;
 use model::kv_memory::KvMemory;
 use model::tiny::{TinySpec, bytes};
+
+use crate::real_model;
 
 /// f16 NaN.
 const NAN: u16 = 0x7e00;
@@ -101,7 +102,9 @@ impl<'a> Bed<'a> {
                         assert_eq!(logits.len(), self.model.shape().vocab);
                         assert!(logits.iter().all(|x| x.is_finite()));
                         let best = (0..logits.len()).fold(0, |best, i| if logits[i] > logits[best] { i } else { best });
-                        let hash = logits.iter().fold(0xcbf2_9ce4_8422_2325, |h: u64, x| (h ^ u64::from(x.to_bits())).wrapping_mul(0x100_0000_01b3));
+                        let hash = logits
+                            .iter()
+                            .fold(0xcbf2_9ce4_8422_2325, |h: u64, x| (h ^ u64::from(x.to_bits())).wrapping_mul(0x100_0000_01b3));
                         s.trace.push((best as u32, hash));
                         s.tokens.push(best as u32);
                     }
@@ -305,24 +308,17 @@ fn models_that_do_not_fit_are_refused_by_name() {
     assert!(load(TinySpec { ffn: 80, ..base }).contains("llama.feed_forward_length"));
 }
 
-/// The model file named by KVIT_TEST_MODEL, or the one in kvit's cache.
-fn real_model() -> Llama {
-    let cached = || PathBuf::from(std::env::var_os("HOME").unwrap_or_default()).join(".cache/kvit/models/SmolLM2-135M-Instruct.Q4_1.gguf");
-    let path = std::env::var_os("KVIT_TEST_MODEL").map_or_else(cached, PathBuf::from);
-    Llama::load(&Gguf::open(&path).unwrap(), Precision::Fast).unwrap()
-}
-
 #[test]
 #[ignore = "needs the real model (KVIT_TEST_MODEL) and minutes"]
 fn the_real_model_is_exact_in_every_setting() {
     let isas: Vec<Isa> = isas().filter(|&isa| isa != Isa::Scalar).collect();
-    check(&real_model(), &[247, 60, 17], 8, &isas, &[1, 16, 100, 512]);
+    check(&real_model(Precision::Fast), &[247, 60, 17], 8, &isas, &[1, 16, 100, 512]);
 }
 
 #[test]
 #[ignore = "needs the real model (KVIT_TEST_MODEL)"]
 fn the_real_model_is_the_same_without_vector_instructions() {
-    let model = real_model();
+    let model = real_model(Precision::Fast);
     let prompt = &prompts(model.shape().vocab, &[24])[0];
     let expected = Bed::new(&model, 1, Some(Isa::Scalar), 16).alone(prompt, 3, 24);
     assert_eq!(Bed::new(&model, 2, None, 16).alone(prompt, 3, 24), expected);

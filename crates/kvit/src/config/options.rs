@@ -83,7 +83,7 @@ options! {
     threads: Threads, "NUMBER" = Threads::default(),
         "Threads that compute, the device's own included.";
     isa: Isa, "NAME" = Isa::Auto,
-        "Instruction set of the kernels: auto, avx512, avx2 or scalar. All give the same bits; one that the machine lacks is refused.";
+        "Instruction set of the kernels: auto, amx, avx512, avx2 or scalar. All give the same bits; one that the machine lacks is refused.";
     kv_blocks: u32, "NUMBER" = 1024,
         "Blocks in the pool. A block of 16 positions of SmolLM2-135M takes 360 KiB, so 1024 take 360 MiB and hold 16,384 positions.";
     block_tokens: u32, "NUMBER" = 16,

@@ -107,6 +107,8 @@ choice! {
     Isa {
         /// The best that the machine has.
         Auto = "auto",
+        /// AVX-512 with VNNI, and AMX int8.
+        Amx = "amx",
         /// AVX-512 with VNNI.
         Avx512 = "avx512",
         /// AVX2 with FMA.

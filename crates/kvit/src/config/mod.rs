@@ -9,12 +9,12 @@ mod docs;
 mod env;
 mod file;
 mod options;
-mod parts;
 mod value;
 
 pub use docs::markdown;
 pub use env::refuse_unknown;
 pub use options::{OPTIONS, ServeConfig, ServeFlags};
+pub use value::{Isa, LogLevel};
 
 use std::ffi::OsString;
 use std::path::Path;

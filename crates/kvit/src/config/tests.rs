@@ -3,7 +3,6 @@
 use std::ffi::OsString;
 
 use super::file::parse;
-use super::value::Isa;
 use super::*;
 
 fn env(pairs: &[(&str, &str)]) -> Vec<(OsString, OsString)> {

@@ -107,7 +107,7 @@ choice! {
     Isa {
         /// The best that the machine has.
         Auto = "auto",
-        /// AVX-512 with VNNI, and AMX int8 for products of several tokens.
+        /// AVX-512 with VNNI, and AMX int8.
         Amx = "amx",
         /// AVX-512 with VNNI.
         Avx512 = "avx512",

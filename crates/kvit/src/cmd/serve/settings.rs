@@ -1,0 +1,91 @@
+//! Options into the parts' own settings. Nothing is chosen here but where an option goes.
+
+use std::time::Duration;
+
+use engine::EngineConfig;
+use gateway::GatewayConfig;
+use model::cpu::CpuOptions;
+use model::kernel::Isa as KernelIsa;
+use observe::Limits;
+use tracing_subscriber::filter::LevelFilter;
+
+use crate::config::{Isa, LogLevel, ServeConfig};
+
+/// How far the wait before a cancel's repetition grows, as a multiple of the first wait.
+const CANCEL_REPEAT_GROWTH: u64 = 8;
+
+/// The front door's limits.
+pub fn gateway(config: &ServeConfig) -> GatewayConfig {
+    let ms = Duration::from_millis;
+    GatewayConfig {
+        body_bytes_max: config.body_bytes_max,
+        body_timeout: ms(config.body_timeout_ms),
+        header_timeout: ms(config.header_timeout_ms),
+        head_bytes_max: config.head_bytes_max,
+        connections_max: config.connections_max,
+        calls_max: config.calls_max,
+        queue_max: config.queue_limit as usize,
+        stream_buffer_events: config.stream_buffer_events,
+        send_buffer_bytes: config.send_buffer_bytes,
+        unread_max: ms(config.unread_max_ms),
+        gateway_deadline: ms(config.gateway_deadline_ms),
+        queue_deadline: ms(config.queue_deadline_ms),
+        client_deadline_max: ms(config.client_deadline_max_ms),
+        cancel_repeat: ms(config.cancel_repeat_ms),
+        cancel_repeat_max: ms(config.cancel_repeat_ms.saturating_mul(CANCEL_REPEAT_GROWTH)),
+        cancel_wait_max: ms(config.cancel_wait_max_ms),
+        drain: ms(config.drain_ms),
+        settle: ms(config.settle_ms),
+        allow_half_close: config.allow_half_close,
+        keepalive: ms(config.keepalive_ms),
+        ..GatewayConfig::default()
+    }
+}
+
+/// The engine's limits; `model` is the revision that prefixes belong to.
+pub fn engine(config: &ServeConfig, model: &str) -> EngineConfig {
+    EngineConfig {
+        model: model.to_owned(),
+        step_tokens: config.step_tokens,
+        max_running: config.max_running,
+        queue_limit: config.queue_limit,
+        default_max_tokens: config.default_max_tokens,
+        tombstones: config.tombstones,
+        in_flight: config.in_flight,
+    }
+}
+
+/// The device.
+pub fn device(config: &ServeConfig) -> CpuOptions {
+    let isa = match config.isa {
+        Isa::Auto => None,
+        Isa::Amx => Some(KernelIsa::Amx),
+        Isa::Avx512 => Some(KernelIsa::Avx512),
+        Isa::Avx2 => Some(KernelIsa::Avx2),
+        Isa::Scalar => Some(KernelIsa::Scalar),
+    };
+    CpuOptions {
+        threads: config.threads.get(),
+        blocks_total: config.kv_blocks,
+        block_tokens: config.block_tokens,
+        slots: config.max_running,
+        isa,
+    }
+}
+
+/// The journal's limits.
+pub fn journal(config: &ServeConfig) -> Limits {
+    Limits { records: config.journal_records, runs: config.journal_runs }
+}
+
+/// The least severe level that is logged.
+pub fn level(config: &ServeConfig) -> LevelFilter {
+    match config.log {
+        LogLevel::Off => LevelFilter::OFF,
+        LogLevel::Error => LevelFilter::ERROR,
+        LogLevel::Warn => LevelFilter::WARN,
+        LogLevel::Info => LevelFilter::INFO,
+        LogLevel::Debug => LevelFilter::DEBUG,
+        LogLevel::Trace => LevelFilter::TRACE,
+    }
+}

@@ -3,3 +3,4 @@
 pub mod forward;
 pub mod llama;
 pub mod rope;
+mod work;

@@ -81,11 +81,7 @@ fn start_worker(config: &ServeConfig, path: &Path, journal: &Journal) -> anyhow:
         created: SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_secs()),
     };
     let incarnation = incarnation();
-    let settings = WorkerConfig {
-        incarnation,
-        engine: settings::engine(config, &id),
-        tokenise_threads: config.tokenise_threads as usize,
-    };
+    let settings = WorkerConfig { incarnation, engine: settings::engine(config, &id), tokenise_threads: config.tokenise_threads as usize };
     let (up, from_worker) = tokio::sync::mpsc::channel(UP_LIMIT);
     let worker = worker::start(settings, Box::new(device), Arc::new(text), journal.clone(), up).context("cannot start the worker")?;
     let send = worker.sender();

@@ -145,8 +145,10 @@ fn send(stream: &mut TcpStream, method: &str, path: &str, id: Option<&str>, body
     let body = body.map(Value::to_string).unwrap_or_default();
     let id = id.map(|id| format!("X-Request-Id: {id}\r\n")).unwrap_or_default();
     let close = if close { "Connection: close\r\n" } else { "" };
-    let head =
-        format!("{method} {path} HTTP/1.1\r\nHost: t\r\n{close}{id}Content-Type: application/json\r\nContent-Length: {}\r\n\r\n", body.len());
+    let head = format!(
+        "{method} {path} HTTP/1.1\r\nHost: t\r\n{close}{id}Content-Type: application/json\r\nContent-Length: {}\r\n\r\n",
+        body.len()
+    );
     stream.write_all(format!("{head}{body}").as_bytes()).expect("the request can be sent");
 }
 

@@ -9,7 +9,8 @@ use lifecycle::params::Sampling;
 pub fn sample(logits: &[f32], history: &[u32], prompt_len: usize, s: &Sampling, sequence: u32, stop_tokens: &[u32]) -> Sampled {
     let index = history.len().saturating_sub(prompt_len);
     let masked = index < s.min_tokens as usize;
-    let plain = s.presence_penalty == 0.0 && s.frequency_penalty == 0.0 && s.repetition_penalty == 1.0 && s.logit_bias.is_empty() && !masked;
+    let plain =
+        s.presence_penalty == 0.0 && s.frequency_penalty == 0.0 && s.repetition_penalty == 1.0 && s.logit_bias.is_empty() && !masked;
     let token = if plain && s.temperature == 0.0 {
         argmax(logits)
     } else {
@@ -60,7 +61,8 @@ fn penalise(work: &mut [f32], history: &[u32], prompt_len: usize, s: &Sampling) 
 }
 
 fn draw(work: &[f32], s: &Sampling, u: f64) -> u32 {
-    let mut order: Vec<(f32, u32)> = work.iter().enumerate().map(|(i, x)| (if x.is_nan() { f32::NEG_INFINITY } else { *x }, i as u32)).collect();
+    let mut order: Vec<(f32, u32)> =
+        work.iter().enumerate().map(|(i, x)| (if x.is_nan() { f32::NEG_INFINITY } else { *x }, i as u32)).collect();
     let by = |a: &(f32, u32), b: &(f32, u32)| b.0.total_cmp(&a.0).then(a.1.cmp(&b.1));
     let k = if s.top_k == 0 { order.len() } else { (s.top_k as usize).min(order.len()) };
     if k < order.len() {
@@ -74,7 +76,13 @@ fn draw(work: &[f32], s: &Sampling, u: f64) -> u32 {
     let mut keep = p.len();
     if s.top_p < 1.0 {
         let mut mass = 0.0;
-        keep = p.iter().position(|x| { mass += x / total; mass >= f64::from(s.top_p) }).map_or(p.len(), |i| i + 1);
+        keep = p
+            .iter()
+            .position(|x| {
+                mass += x / total;
+                mass >= f64::from(s.top_p)
+            })
+            .map_or(p.len(), |i| i + 1);
     }
     keep = p[..keep].iter().take_while(|x| **x >= f64::from(s.min_p) * p[0]).count().max(1);
     let mut left = u * p[..keep].iter().sum::<f64>();

@@ -68,6 +68,8 @@ pub(crate) struct Run {
     /// A step that dropped rows, not counted yet: other rows of the run may have been computed in it.
     dropped: Option<StepId>,
     last_step: Option<StepId>,
+    /// Tokens computed after the cancel had arrived at the worker.
+    after_receipt: u64,
     last_token: Option<Time>,
 }
 
@@ -93,6 +95,7 @@ impl Run {
             preempted_once: false,
             dropped: None,
             last_step: None,
+            after_receipt: 0,
             last_token: None,
         }
     }

@@ -162,6 +162,8 @@ pub struct TokensView {
     pub delivered: u64,
     /// Waste: of the generated ones, every token whose step was done after the first observation of abandonment, taken or thrown away.
     pub after_disconnect: u64,
+    /// Of the generated ones, every token whose step was done after the cancel had reached the worker: at most one a sequence (C-12).
+    pub after_receipt: u64,
     /// Waste: prompt positions (also recomputed ones) whose step was done after it.
     pub prompt_computed_after_disconnect: u64,
     /// Of the generated ones: thrown away, but not because somebody had left. A stop was found while the next step was under way. No part of
@@ -259,6 +261,7 @@ impl TokensView {
             generated: waste.generated,
             delivered: waste.delivered,
             after_disconnect: waste.after.total(),
+            after_receipt: run.after_receipt,
             prompt_computed_after_disconnect: waste.prompt_after,
             overrun: waste.overrun,
         }

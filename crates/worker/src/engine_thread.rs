@@ -8,11 +8,11 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread::JoinHandle;
 
+use crate::text::Text;
 use engine::{Device, Effect, Engine, EngineConfig, Flag, Input, StepPlan, Submission, SubmitError};
 use lifecycle::event::Event;
 use lifecycle::message::{Down, From, Receipt, Submit, Up, Usage};
 use lifecycle::{AttemptId, Cause, Incarnation, Outcome};
-use crate::text::Text;
 use observe::Journal;
 
 use crate::answer::Answer;
@@ -186,7 +186,9 @@ impl EngineThread {
     fn submit(&mut self, submit: Submit) {
         let refusal = match () {
             // contract: C-2
-            () if submit.worker != self.incarnation => Some(Outcome::because(Cause::WorkerLost, "meant for an earlier life of this worker")),
+            () if submit.worker != self.incarnation => {
+                Some(Outcome::because(Cause::WorkerLost, "meant for an earlier life of this worker"))
+            }
             () if self.stopping => Some(Outcome::because(Cause::Shutdown, "this worker is stopping")),
             () => None,
         };

@@ -5,9 +5,9 @@
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 
+use crate::text::Text;
 use lifecycle::message::Prompt;
 use lifecycle::{Cause, Outcome};
-use crate::text::Text;
 
 use crate::mail::{Job, Mail};
 

@@ -22,7 +22,7 @@ fn assert_cancelled(run: &Value, cause: &str, phase: &[&str]) {
     assert_eq!(run["outcome"]["cause"], cause, "{run:#}");
     assert_eq!(run["guarantee"], "confirmed", "{run:#}");
     assert!(phase.contains(&run["phase_at_disconnect"].as_str().unwrap_or("")), "{run:#}");
-    assert!(run["tokens"]["after_disconnect"].as_u64().expect("counted") <= 1, "{run:#}");
+    assert!(run["tokens"]["after_receipt"].as_u64().expect("counted") <= 1, "{run:#}");
     assert_eq!(run["blocks"]["held"], 0, "{run:#}");
     let m = &run["milestones"];
     for name in ["accepted", "cancel_sent", "cancel_received", "cancel_applied", "released", "settled"] {
@@ -122,7 +122,7 @@ fn real_cancel_by_name_once_twice_after_the_end_and_of_an_unknown_id() {
     let last = rest.last().expect("a terminal event");
     assert!(last.contains("\"error\"") && last.contains("cancel_requested"), "{last}");
     let run = server.settled("named");
-    assert!(run["tokens"]["after_disconnect"].as_u64() <= Some(1), "{run:#}");
+    assert!(run["tokens"]["after_receipt"].as_u64() <= Some(1), "{run:#}");
 
     let (status, _, _) = server.request("POST", "/v1/chat/completions", Some("done"), Some(&chat_body("Hi", 3, false)));
     assert_eq!(status, 200);

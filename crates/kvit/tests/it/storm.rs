@@ -75,8 +75,8 @@ fn storm(model: &Path, cancels: u64, callers: u64) {
                     // A caller who left before the request was read made no run.
                     if server.run(&id)["object"] == "run" {
                         let run = server.settled(&id);
-                        let waste = run["tokens"]["after_disconnect"].as_u64().unwrap_or(99);
-                        assert!(waste <= 2, "n = 2 at most: {run:#}");
+                        let waste = run["tokens"]["after_receipt"].as_u64().unwrap_or(99);
+                        assert!(waste <= 2, "one a sequence, and n is 2 at most: {run:#}");
                         cancelled.fetch_add(u32::from(run["outcome"]["kind"] == "cancelled"), Ordering::Relaxed);
                     }
                 }

@@ -27,6 +27,7 @@ impl Template {
     pub fn render(&self, turns: &[(&str, &str)]) -> Result<String, TextError> {
         let messages: Vec<_> = turns.iter().map(|(r, c)| context! { role => r.to_string(), content => c.to_string() }).collect();
         let t = self.0.get_template("chat").map_err(|e| TextError::Encode(e.to_string()))?;
-        t.render(context! { messages, add_generation_prompt => true, bos_token => self.1.clone(), eos_token => self.2.clone() }).map_err(|e| TextError::Encode(e.to_string()))
+        t.render(context! { messages, add_generation_prompt => true, bos_token => self.1.clone(), eos_token => self.2.clone() })
+            .map_err(|e| TextError::Encode(e.to_string()))
     }
 }

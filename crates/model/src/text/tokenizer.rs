@@ -49,8 +49,12 @@ impl Tokenizer {
                 "fuse_unk": false, "byte_fallback": false, "ignore_merges": false, "vocab": vocab, "merges": merges}});
         let inner = tokenizers::Tokenizer::from_bytes(spec.to_string()).map_err(|e| fail(&e))?;
         let piece = |(t, k): (&&str, &i64)| -> Box<[u8]> {
-            if *k == 3 { return Box::default() }
-            if *k == 4 { return t.as_bytes().into() }
+            if *k == 3 {
+                return Box::default();
+            }
+            if *k == 4 {
+                return t.as_bytes().into();
+            }
             t.chars().filter_map(byte_of).collect()
         };
         let pieces = Arc::new(tokens.iter().zip(&kinds).map(piece).collect());
@@ -60,17 +64,25 @@ impl Tokenizer {
 
     /// Encodes.
     pub fn encode_with(&self, text: &str, cancelled: &dyn Fn() -> bool) -> Result<Vec<u32>, TextError> {
-        if cancelled() { return Err(TextError::Cancelled) }
+        if cancelled() {
+            return Err(TextError::Cancelled);
+        }
         let e = self.inner.encode_fast(text, false).map_err(|e| TextError::Encode(e.to_string()))?;
         Ok(e.get_ids().to_vec())
     }
 
     /// A detokeniser.
-    pub fn detokenizer(&self) -> Detokenizer { Detokenizer::new(self.pieces.clone()) }
+    pub fn detokenizer(&self) -> Detokenizer {
+        Detokenizer::new(self.pieces.clone())
+    }
 
     /// A token's bytes.
-    pub fn bytes(&self, token: u32) -> Vec<u8> { self.pieces.get(token as usize).map(|p| p.to_vec()).unwrap_or_default() }
+    pub fn bytes(&self, token: u32) -> Vec<u8> {
+        self.pieces.get(token as usize).map(|p| p.to_vec()).unwrap_or_default()
+    }
 
     /// Tokens that end a turn.
-    pub fn end_tokens(&self) -> &[u32] { &self.end }
+    pub fn end_tokens(&self) -> &[u32] {
+        &self.end
+    }
 }

@@ -93,6 +93,9 @@ impl Run {
         let own_end = self.attempt_mut(record.attempt).is_some_and(|a| a.ended == Some(OutcomeKind::Completed));
         let overrun = if own_end || self.abandoned.is_none() { discarded } else { 0 };
         self.work(StepWork { generated: generated.saturating_add(discarded), prompt, overrun }, totals);
+        if self.stamps.get(Milestone::CancelReceived).is_some() {
+            self.after_receipt += u64::from(generated.saturating_add(discarded));
+        }
         self.stamps.mark(Milestone::LastCompute, record.at);
         self.last_step = Some(step);
         if generated > 0 {

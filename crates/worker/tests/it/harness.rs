@@ -79,15 +79,7 @@ impl Rig {
         let engine = EngineConfig { step_tokens: sizes.step_tokens, max_running: sizes.max_running, ..EngineConfig::default() };
         let config = WorkerConfig { incarnation: WORKER, engine, tokenise_threads: 1 };
         let worker = worker::start(config, Box::new(device), text, journal.clone(), send).expect("the worker starts");
-        Rig {
-            worker: Some(worker),
-            up,
-            journal,
-            seen: HashMap::new(),
-            snapshots: HashMap::new(),
-            numbers: HashMap::new(),
-            asks: 0,
-        }
+        Rig { worker: Some(worker), up, journal, seen: HashMap::new(), snapshots: HashMap::new(), numbers: HashMap::new(), asks: 0 }
     }
 
     pub fn send(&self, message: Down) {

@@ -121,8 +121,13 @@ pub struct Sampled {
 /// What became of a row.
 #[derive(Clone, PartialEq, Debug)]
 pub enum RowDone {
-    /// Every layer of it was computed; its token where one was to be chosen.
-    Computed(Option<Sampled>),
+    /// Every layer of it was computed.
+    Computed {
+        /// The token, where one was to be chosen.
+        sampled: Option<Sampled>,
+        /// The row's flag was set before all this was done: the device read it once more at the very end.
+        late: bool,
+    },
     /// Dropped after this many layers (0: before the first). Its blocks hold nothing of use from the row's position on.
     Dropped {
         /// Layers that were computed in vain.

@@ -19,6 +19,7 @@ struct Tally {
     prompt_tokens: u32,
     generated: u32,
     discarded: u32,
+    late: u32,
 }
 
 impl Engine {
@@ -61,7 +62,10 @@ impl Engine {
             let tally = tallies.entry(row.key).or_default();
             tally.rows += 1;
             match done {
-                RowDone::Computed(sampled) => self.row_computed(row, sampled, tally),
+                RowDone::Computed { sampled, late } => {
+                    tally.late += u32::from(late && sampled.is_some());
+                    self.row_computed(row, sampled, tally);
+                }
                 RowDone::Dropped { layers } => {
                     dropped += 1;
                     tally.dropped += 1;
@@ -82,8 +86,8 @@ impl Engine {
             self.journal(key, Event::RowsDropped { step, layers: t.layers });
         }
         if t.rows > t.dropped {
-            let Tally { prompt_tokens, generated, discarded, .. } = t;
-            self.journal(key, Event::Computed { step, prompt_tokens, generated, discarded });
+            let Tally { prompt_tokens, generated, discarded, late, .. } = t;
+            self.journal(key, Event::Computed { step, prompt_tokens, generated, discarded, late });
         }
         self.release_if_drained(key);
     }

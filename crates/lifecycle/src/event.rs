@@ -103,6 +103,8 @@ pub enum Event {
         generated: u32,
         /// Tokens that were generated and thrown away, because the attempt or the sequence had ended meanwhile.
         discarded: u32,
+        /// Of these tokens, those that were not done when their row was flagged: computed after the end was known (C-12).
+        late: u32,
     },
     /// A step dropped rows of the attempt.
     RowsDropped {

@@ -69,7 +69,7 @@ pub(crate) struct Run {
     dropped: Option<StepId>,
     last_step: Option<StepId>,
     /// Tokens computed after the cancel had arrived at the worker.
-    after_receipt: u64,
+    pub(crate) after_receipt: u64,
     last_token: Option<Time>,
 }
 

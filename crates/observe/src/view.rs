@@ -162,7 +162,7 @@ pub struct TokensView {
     pub delivered: u64,
     /// Waste: of the generated ones, every token whose step was done after the first observation of abandonment, taken or thrown away.
     pub after_disconnect: u64,
-    /// Of the generated ones, every token whose step was done after the cancel had reached the worker: at most one a sequence (C-12).
+    /// Of the generated ones, every token that was not done when the cancel had reached the worker: at most one a sequence (C-12).
     pub after_receipt: u64,
     /// Waste: prompt positions (also recomputed ones) whose step was done after it.
     pub prompt_computed_after_disconnect: u64,

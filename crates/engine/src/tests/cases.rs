@@ -291,7 +291,7 @@ fn a_hung_step_quarantines_its_blocks_and_a_late_fence_changes_nothing() {
     let s = w.engine.snapshot(false);
     assert!(s.quarantined >= 3 && s.is_conserved());
     let quarantined = s.quarantined;
-    w.apply(Input::StepDone(crate::StepDone { id: late, result: Ok(vec![RowDone::Computed(None)]) }));
+    w.apply(Input::StepDone(crate::StepDone { id: late, result: Ok(vec![RowDone::Computed { sampled: None, late: false }]) }));
     let s = w.engine.snapshot(false);
     assert_eq!(s.quarantined, quarantined);
     assert!(s.late_completions >= 1);

@@ -91,7 +91,7 @@ impl SimulatedDevice {
                 rows.push(RowDone::Dropped { layers: 3 });
                 continue;
             }
-            rows.push(RowDone::Computed(compute(&mut self.memory, slot, row)));
+            rows.push(RowDone::Computed { sampled: compute(&mut self.memory, slot, row), late: false });
         }
         Some(StepDone { id: plan.id, result: Ok(rows) })
     }

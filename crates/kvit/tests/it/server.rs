@@ -207,8 +207,11 @@ impl Caller {
                 Ok(0) | Err(_) => return None,
                 Ok(_) => {}
             }
-            if let Some(data) = line.trim_end().strip_prefix("data: ") {
-                return Some(data.to_string());
+            match line.trim_end().strip_prefix("data: ") {
+                // The connection lives on for a next request.
+                Some("[DONE]") => return None,
+                Some(data) => return Some(data.to_string()),
+                None => {}
             }
         }
     }

@@ -165,7 +165,8 @@ impl Worker {
                     RowDone::Dropped { layers }
                 }
                 SpanDone::Computed { logits } => {
-                    RowDone::Computed(logits.and_then(|index| self.slots.sample(row.slot, self.compute.logits(index))))
+                    let sampled = logits.and_then(|index| self.slots.sample(row.slot, self.compute.logits(index)));
+                    RowDone::Computed { sampled, late: row.is_dropped() }
                 }
             }
         });

@@ -51,7 +51,7 @@ fn run(device: &mut CpuDevice, plans: Vec<Vec<Row>>) -> Vec<Result<Vec<RowDone>,
 
 fn token(done: &Result<Vec<RowDone>, DeviceError>, row: usize) -> u32 {
     match &done.as_ref().unwrap()[row] {
-        RowDone::Computed(Some(sampled)) => sampled.token,
+        RowDone::Computed { sampled: Some(sampled), .. } => sampled.token,
         other => panic!("no token: {other:?}"),
     }
 }

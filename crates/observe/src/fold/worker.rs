@@ -27,7 +27,10 @@ impl Run {
                 }
                 self.progress(record.attempt, Progress::Prefilling);
             }
-            Event::Computed { step, prompt_tokens, generated, discarded } => {
+            Event::Computed { step, prompt_tokens, generated, discarded, late } => {
+                if self.stamps.get(Milestone::CancelReceived).is_some() {
+                    self.after_receipt += u64::from(*late);
+                }
                 self.computed(record, *step, (*prompt_tokens, *generated, *discarded), totals);
             }
             Event::RowsDropped { step, layers } if *layers > 0 => self.rows_dropped(record, *step, totals),
@@ -93,9 +96,6 @@ impl Run {
         let own_end = self.attempt_mut(record.attempt).is_some_and(|a| a.ended == Some(OutcomeKind::Completed));
         let overrun = if own_end || self.abandoned.is_none() { discarded } else { 0 };
         self.work(StepWork { generated: generated.saturating_add(discarded), prompt, overrun }, totals);
-        if self.stamps.get(Milestone::CancelReceived).is_some() {
-            self.after_receipt += u64::from(generated.saturating_add(discarded));
-        }
         self.stamps.mark(Milestone::LastCompute, record.at);
         self.last_step = Some(step);
         if generated > 0 {

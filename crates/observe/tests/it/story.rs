@@ -32,7 +32,7 @@ pub fn accepted() -> Event {
 
 /// A step that computed this much for the run.
 pub fn computed(step: u64, prompt_tokens: u32, generated: u32, discarded: u32) -> Event {
-    Event::Computed { step: StepId(step), prompt_tokens, generated, discarded }
+    Event::Computed { step: StepId(step), prompt_tokens, generated, discarded, late: discarded }
 }
 
 /// A release with nothing left.

@@ -40,7 +40,8 @@ fn event() -> impl Strategy<Value = Event> {
             step,
             prompt_tokens,
             generated,
-            discarded
+            discarded,
+            late: discarded,
         }),
         (step(), 0..3_u32).prop_map(|(step, layers)| Event::RowsDropped { step, layers }),
         Just(Event::FirstToken),

@@ -9,6 +9,7 @@ use crate::test::model;
 /// Anything that does not build, start or measure.
 pub fn run(args: &[&str]) -> anyhow::Result<()> {
     let model = model()?;
-    run_command(command("cargo").args(["build", "--release", "--workspace", "--bins", "--examples"]))?;
-    run_command(command("python3").arg("bench/llama_cpp.py").args(args).env("KVIT_TEST_MODEL", model))
+    run_command(command("cargo").args(["build", "--release", "--package", "kvit"]))?;
+    let ours = format!("target/release/kvit bench forward --repeats 3 --json --model {}", model.display());
+    run_command(command("python3").arg("bench/llama_cpp.py").args(["--ours-cmd", &ours]).args(args))
 }

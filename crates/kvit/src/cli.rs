@@ -38,6 +38,9 @@ pub enum Command {
     Runs(RunsArgs),
     /// Estimate the tokens that are computed in vain while the word of a hang-up travels.
     Estimate(EstimateArgs),
+    /// Measure this machine.
+    #[command(subcommand)]
+    Bench(BenchCommand),
     /// Print the reference of all options (docs/config.md).
     Config,
 }
@@ -68,6 +71,33 @@ pub enum ModelCommand {
         #[arg(long)]
         json: bool,
     },
+}
+
+/// `kvit bench ...`
+#[derive(Debug, Subcommand)]
+pub enum BenchCommand {
+    /// The forward pass alone: prefill of 512 tokens, decode of 1, 4, 8 and 16 sequences.
+    Forward(BenchArgs),
+}
+
+/// `kvit bench forward`
+#[derive(Debug, Args)]
+pub struct BenchArgs {
+    /// GGUF file; without it the cached default model, fetched if it is not there.
+    #[arg(long, value_name = "FILE")]
+    pub model: Option<PathBuf>,
+    /// Threads that compute.
+    #[arg(long, value_name = "NUMBER", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=256))]
+    pub threads: u16,
+    /// Instruction set: auto, amx, avx512, avx2 or scalar.
+    #[arg(long, value_name = "NAME")]
+    pub isa: Option<crate::config::Isa>,
+    /// How often each figure is measured.
+    #[arg(long, value_name = "NUMBER", default_value_t = 7, value_parser = clap::value_parser!(u16).range(1..=1000))]
+    pub repeats: u16,
+    /// Print JSON.
+    #[arg(long)]
+    pub json: bool,
 }
 
 /// Where the server is, and how to print.

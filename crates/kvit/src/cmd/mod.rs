@@ -1,8 +1,24 @@
 //! The commands, one file each: read the arguments, ask or do, print.
 
+pub mod bench;
 pub mod estimate;
 pub mod kv;
 pub mod model;
 pub mod runs;
 pub mod serve;
 pub mod trace;
+
+use ::model::kernel::Isa as KernelIsa;
+
+use crate::config::Isa;
+
+/// The kernels' name of an instruction set; `None` lets them take the best there is.
+pub fn kernel_isa(isa: Isa) -> Option<KernelIsa> {
+    match isa {
+        Isa::Auto => None,
+        Isa::Amx => Some(KernelIsa::Amx),
+        Isa::Avx512 => Some(KernelIsa::Avx512),
+        Isa::Avx2 => Some(KernelIsa::Avx2),
+        Isa::Scalar => Some(KernelIsa::Scalar),
+    }
+}

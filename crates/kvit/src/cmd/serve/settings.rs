@@ -5,11 +5,10 @@ use std::time::Duration;
 use engine::EngineConfig;
 use gateway::GatewayConfig;
 use model::cpu::CpuOptions;
-use model::kernel::Isa as KernelIsa;
 use observe::Limits;
 use tracing_subscriber::filter::LevelFilter;
 
-use crate::config::{Isa, LogLevel, ServeConfig};
+use crate::config::{LogLevel, ServeConfig};
 
 /// How far the wait before a cancel's repetition grows, as a multiple of the first wait.
 const CANCEL_REPEAT_GROWTH: u64 = 8;
@@ -57,13 +56,7 @@ pub fn engine(config: &ServeConfig, model: &str) -> EngineConfig {
 
 /// The device.
 pub fn device(config: &ServeConfig) -> CpuOptions {
-    let isa = match config.isa {
-        Isa::Auto => None,
-        Isa::Amx => Some(KernelIsa::Amx),
-        Isa::Avx512 => Some(KernelIsa::Avx512),
-        Isa::Avx2 => Some(KernelIsa::Avx2),
-        Isa::Scalar => Some(KernelIsa::Scalar),
-    };
+    let isa = crate::cmd::kernel_isa(config.isa);
     CpuOptions {
         threads: config.threads.get(),
         blocks_total: config.kv_blocks,

@@ -47,7 +47,10 @@ impl StopFinder {
 /// Length of the longest end of `text` that begins `stop`.
 fn overlap(text: &str, stop: &str) -> usize {
     let longest = stop.len().saturating_sub(1).min(text.len());
-    (1..=longest).rev().find(|n| text.is_char_boundary(text.len() - n) && stop.as_bytes().starts_with(&text.as_bytes()[text.len() - n..])).unwrap_or(0)
+    (1..=longest)
+        .rev()
+        .find(|n| text.is_char_boundary(text.len() - n) && stop.as_bytes().starts_with(&text.as_bytes()[text.len() - n..]))
+        .unwrap_or(0)
 }
 
 #[cfg(test)]

@@ -42,7 +42,16 @@ fn the_chat_template_renders_as_llama_cpp_does() {
 fn a_megabyte_of_anything_is_encoded_whole_and_not_in_quadratic_time() {
     let tokenizer = Tokenizer::new(&real_file()).unwrap();
     let megabyte = |unit: &str| unit.repeat(1_000_000 / unit.len());
-    let texts = [megabyte("a"), megabyte(" "), megabyte(" ") + "x", megabyte("7"), megabyte("\u{1f600}"), megabyte("\n"), megabyte("!"), megabyte("a ")];
+    let texts = [
+        megabyte("a"),
+        megabyte(" "),
+        megabyte(" ") + "x",
+        megabyte("7"),
+        megabyte("\u{1f600}"),
+        megabyte("\n"),
+        megabyte("!"),
+        megabyte("a "),
+    ];
     for text in texts {
         let begin = Instant::now();
         let tokens = tokenizer.encode_with(&text, &|| false).unwrap();

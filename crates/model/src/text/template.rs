@@ -45,7 +45,7 @@ impl Template {
     pub fn render(&self, turns: &[(&str, &str)]) -> Result<String, TextError> {
         let fail = |e: Error| TextError::Encode(format!("chat template: {e}"));
         let messages: Vec<_> = turns.iter().map(|(r, c)| context! { role => r.to_string(), content => c.to_string() }).collect();
-        let values = context! { messages, add_generation_prompt => true, bos_token => self.bos, eos_token => self.eos };
+        let values = context! { messages, add_generation_prompt => true, bos_token => self.bos.clone(), eos_token => self.eos.clone() };
         self.env.get_template("chat").map_err(fail)?.render(values).map_err(fail)
     }
 }

@@ -1,8 +1,18 @@
 //! Chooses a token from logits: a pure function of (logits, history, parameters, sequence), so that a recompute chooses the same.
+//!
+//! Invariant: no logits and no parameters make it panic; NaN is the least likely, and ties go to the lowest token.
 // contract: C-14
 
 use engine::Sampled;
 use lifecycle::params::Sampling;
+
+/// Reported instead of a log-probability that is lower or no number, as the OpenAI API reference has it.
+const UNLIKELY: f32 = -9999.0;
+
+/// A logit that can be calculated with.
+fn usable(x: f32) -> f32 {
+    if x.is_nan() { f32::MIN } else { x.clamp(f32::MIN, f32::MAX) }
+}
 
 /// Chooses the token after `history` (the prompt, then what was generated). Order of application: penalties, bias, masking of stop tokens
 /// before `min_tokens`, temperature, top-k, top-p, min-p.
@@ -14,15 +24,16 @@ pub fn sample(logits: &[f32], history: &[u32], prompt_len: usize, s: &Sampling, 
     let token = if plain && s.temperature == 0.0 {
         argmax(logits)
     } else {
-        let mut work = logits.to_vec();
+        let mut work: Vec<f32> = logits.iter().copied().map(usable).collect();
         penalise(&mut work, history, prompt_len, s);
         if masked {
             for t in stop_tokens {
                 if let Some(x) = work.get_mut(*t as usize) {
-                    *x = f32::NEG_INFINITY;
+                    *x = f32::MIN;
                 }
             }
         }
+        work.iter_mut().for_each(|x| *x = usable(*x));
         if s.temperature == 0.0 { argmax(&work) } else { draw(&work, s, uniform(s.seed, sequence, index as u64)) }
     };
     let (logprob, top) = match s.logprobs {
@@ -32,6 +43,7 @@ pub fn sample(logits: &[f32], history: &[u32], prompt_len: usize, s: &Sampling, 
     Sampled { token, logprob, top }
 }
 
+/// The most likely token, the lowest on ties; 0 if there is none.
 fn argmax(logits: &[f32]) -> u32 {
     let (mut best, mut value) = (0, f32::NEG_INFINITY);
     for (i, x) in logits.iter().enumerate() {
@@ -42,6 +54,8 @@ fn argmax(logits: &[f32]) -> u32 {
     best as u32
 }
 
+/// Repetition penalty (CTRL, Keskar et al. 2019: over prompt and answer), frequency and presence penalties (OpenAI API reference: over the
+/// answer), then the bias.
 fn penalise(work: &mut [f32], history: &[u32], prompt_len: usize, s: &Sampling) {
     let mut counts = std::collections::BTreeMap::<u32, (bool, u32)>::new();
     for (i, t) in history.iter().enumerate() {
@@ -60,62 +74,78 @@ fn penalise(work: &mut [f32], history: &[u32], prompt_len: usize, s: &Sampling) 
     }
 }
 
+/// Draws from the softmax after temperature, top-k, top-p and min-p; `u` in 0..1 decides.
 fn draw(work: &[f32], s: &Sampling, u: f64) -> u32 {
-    let mut order: Vec<(f32, u32)> =
-        work.iter().enumerate().map(|(i, x)| (if x.is_nan() { f32::NEG_INFINITY } else { *x }, i as u32)).collect();
+    let kept = keep_set(work, s);
+    let Some(&(_, mut token)) = kept.first() else { return 0 };
+    let mut left = u * kept.iter().map(|(p, _)| p).sum::<f64>();
+    for (p, t) in kept {
+        token = t;
+        left -= p;
+        if left < 0.0 {
+            break;
+        }
+    }
+    token
+}
+
+/// The tokens that may be drawn, most likely first, with weights relative to the best one's. Never empty if there are logits.
+///
+/// Top-p is nucleus sampling (Holtzman et al. 2019), min-p as in Nguyen et al. 2024 ("Turning Up the Heat").
+fn keep_set(work: &[f32], s: &Sampling) -> Vec<(f64, u32)> {
+    let mut order: Vec<(f32, u32)> = work.iter().zip(0..).map(|(x, i)| (*x, i)).collect();
     let by = |a: &(f32, u32), b: &(f32, u32)| b.0.total_cmp(&a.0).then(a.1.cmp(&b.1));
-    let k = if s.top_k == 0 { order.len() } else { (s.top_k as usize).min(order.len()) };
+    let k = if s.top_k == 0 { order.len() } else { order.len().min(s.top_k as usize) };
     if k < order.len() {
         order.select_nth_unstable_by(k, by);
         order.truncate(k);
     }
     order.sort_unstable_by(by);
-    let best = order[0].0;
-    let p: Vec<f64> = order.iter().map(|(x, _)| f64::from((x - best) / s.temperature).exp()).collect();
-    let total: f64 = p.iter().sum();
-    let mut keep = p.len();
+    let best = order.first().map_or(0.0, |o| o.0);
+    let weight = |x: f32| if x == best { 1.0 } else { ((f64::from(x) - f64::from(best)) / f64::from(s.temperature)).exp() };
+    let mut kept: Vec<(f64, u32)> = order.into_iter().map(|(x, t)| (weight(x), t)).collect();
     if s.top_p < 1.0 {
+        let wanted = f64::from(s.top_p) * kept.iter().map(|(p, _)| p).sum::<f64>();
         let mut mass = 0.0;
-        keep = p
-            .iter()
-            .position(|x| {
-                mass += x / total;
-                mass >= f64::from(s.top_p)
-            })
-            .map_or(p.len(), |i| i + 1);
+        let enough = kept.iter().position(|(p, _)| {
+            mass += p;
+            mass >= wanted
+        });
+        kept.truncate(enough.map_or(kept.len(), |i| i + 1));
     }
-    keep = p[..keep].iter().take_while(|x| **x >= f64::from(s.min_p) * p[0]).count().max(1);
-    let mut left = u * p[..keep].iter().sum::<f64>();
-    for (x, (_, t)) in p[..keep].iter().zip(&order) {
-        left -= x;
-        if left < 0.0 {
-            return *t;
-        }
-    }
-    order[keep - 1].1
+    let likely = kept.iter().take_while(|(p, _)| *p >= f64::from(s.min_p)).count();
+    kept.truncate(likely.max(1));
+    kept
 }
 
+/// A number in 0..1 from (seed, sequence, index) alone: splitmix64's finaliser (Steele, Lea, Flood 2014) over one after the other.
 fn uniform(seed: u64, sequence: u32, index: u64) -> f64 {
-    let mut x = seed ^ (u64::from(sequence) << 40) ^ index.wrapping_mul(0x9e37_79b9_7f4a_7c15);
-    for _ in 0..2 {
-        x = x.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        x ^= x >> 31;
-    }
+    let x = mix(mix(mix(seed) ^ u64::from(sequence)) ^ index);
     (x >> 11) as f64 / (1u64 << 53) as f64
 }
 
+fn mix(x: u64) -> u64 {
+    let mut x = x.wrapping_add(0x9e37_79b9_7f4a_7c15);
+    x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    x ^ (x >> 31)
+}
+
+/// The token's log-probability under the unmodified logits, and the `k` most likely tokens with theirs.
 fn logprobs(logits: &[f32], token: u32, k: usize) -> (Option<f32>, Vec<(u32, f32)>) {
-    let max = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
-    let sum: f64 = logits.iter().map(|x| f64::from(x - max).exp()).sum();
-    let log = |x: f32| (f64::from(x - max) - sum.ln()) as f32;
-    let mut order: Vec<u32> = (0..logits.len() as u32).collect();
-    let by = |a: &u32, b: &u32| logits[*b as usize].total_cmp(&logits[*a as usize]).then(a.cmp(b));
+    let clean: Vec<f32> = logits.iter().copied().map(usable).collect();
+    let max = clean.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+    let sum: f64 = clean.iter().map(|x| f64::from(x - max).exp()).sum();
+    let log = |x: f32| ((f64::from(x - max) - sum.ln()) as f32).max(UNLIKELY);
+    let mut order: Vec<u32> = (0..clean.len() as u32).collect();
+    let by = |a: &u32, b: &u32| clean[*b as usize].total_cmp(&clean[*a as usize]).then(a.cmp(b));
     if k > 0 && k < order.len() {
         order.select_nth_unstable_by(k - 1, by);
     }
     order.truncate(k);
     order.sort_unstable_by(by);
-    (logits.get(token as usize).map(|x| log(*x)), order.into_iter().map(|t| (t, log(logits[t as usize]))).collect())
+    (clean.get(token as usize).map(|x| log(*x)), order.into_iter().map(|t| (t, log(clean[t as usize]))).collect())
 }
+
+#[cfg(test)]
+mod tests;

@@ -22,7 +22,6 @@ impl Engine {
             self.out.push(Effect::CancelAcknowledged { attempt: id.clone(), won: None });
             return;
         };
-        self.journal(key, Event::CancelReceived { cause });
         self.end_attempt(key, outcome);
         let won = self.attempts.get(&key).and_then(|a| a.state.cause());
         self.out.push(Effect::CancelAcknowledged { attempt: id.clone(), won });

@@ -117,6 +117,11 @@ impl Engine {
         self.in_flight.len()
     }
 
+    /// Whether an attempt is alive here.
+    pub fn knows(&self, attempt: &AttemptId) -> bool {
+        self.by_id.contains_key(attempt)
+    }
+
     /// The newest step whose message was taken.
     pub fn newest_done(&self) -> StepId {
         self.newest_done

@@ -8,6 +8,7 @@
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use lifecycle::event::Event;
 use lifecycle::{CallEvent, Cause, Outcome, RunKey, Time};
 use tokio::sync::watch;
 
@@ -25,6 +26,16 @@ impl Calls {
             self.want(entry, Cause::CancelRequested);
             released
         })
+    }
+
+    /// A cancel by name for a run that has settled: it changes nothing, and that it came is recorded.
+    // contract: C-4
+    pub(crate) fn cancel_too_late(&self, key: &RunKey) {
+        let run = self.journal.run(key);
+        let won = run.and_then(|run| run.outcome).and_then(|outcome| Cause::parse(outcome.cause));
+        if let Some(won) = won.filter(|won| *won != Cause::CancelRequested) {
+            self.journal.record(Some(key), 0, Event::Superseded { cause: Cause::CancelRequested, won });
+        }
     }
 
     /// Cancels everything that is live.

@@ -23,6 +23,9 @@ pub enum IdError {
         /// Bytes allowed.
         max: usize,
     },
+    /// `.` and `..` mean something else in a URL's path.
+    #[error("is made of dots alone, which a URL's path cannot name")]
+    Dots,
     /// A character outside `A-Z a-z 0-9 . _ : ~ -`.
     #[error("has {found:?} at byte {at}; only A-Z a-z 0-9 . _ : ~ - are allowed")]
     Character {
@@ -39,6 +42,9 @@ fn check(text: &str, max: usize) -> Result<(), IdError> {
     }
     if text.len() > max {
         return Err(IdError::TooLong { len: text.len(), max });
+    }
+    if text == "." || text == ".." {
+        return Err(IdError::Dots);
     }
     let allowed = |c: char| c.is_ascii_alphanumeric() || "._:~-".contains(c);
     match text.char_indices().find(|(_, c)| !allowed(*c)) {

@@ -68,6 +68,8 @@ pub(crate) struct Run {
     /// A step that dropped rows, not counted yet: other rows of the run may have been computed in it.
     dropped: Option<StepId>,
     last_step: Option<StepId>,
+    /// Layers that steps computed for rows which they then dropped.
+    pub(crate) layers_dropped: u64,
     /// Tokens computed after the cancel had arrived at the worker.
     pub(crate) after_receipt: u64,
     last_token: Option<Time>,
@@ -96,6 +98,7 @@ impl Run {
             dropped: None,
             last_step: None,
             after_receipt: 0,
+            layers_dropped: 0,
             last_token: None,
         }
     }

@@ -178,6 +178,9 @@ pub struct StepsView {
     pub total: u64,
     /// Those that were done after the first observation of abandonment.
     pub after_disconnect: u64,
+    /// Layers that steps had computed for rows of the run when they dropped them: what a cancel in a prefill chunk wasted. A whole step of
+    /// the model is as many layers as it has.
+    pub layers_dropped: u64,
 }
 
 /// Block counts of a run.
@@ -217,7 +220,11 @@ impl RunView {
             milestones: MilestonesView { stamps: run.stamps, base },
             boundaries: boundaries(run, base),
             tokens: TokensView::of(run),
-            steps: StepsView { total: run.meter.waste().steps, after_disconnect: run.meter.waste().steps_after },
+            steps: StepsView {
+                total: run.meter.waste().steps,
+                after_disconnect: run.meter.waste().steps_after,
+                layers_dropped: run.layers_dropped,
+            },
             blocks: run.blocks,
             superseded: run.superseded.iter().map(|c: &Cause| c.as_str()).collect(),
         }

@@ -7,17 +7,25 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 use crate::text::Text;
 use engine::{Device, Effect, Engine, EngineConfig, Flag, Input, StepPlan, Submission, SubmitError};
-use lifecycle::event::Event;
+use lifecycle::event::{Event, Record};
 use lifecycle::message::{Down, From, Receipt, Submit, Up, Usage};
-use lifecycle::{AttemptId, Cause, Incarnation, Outcome};
-use observe::Journal;
+use lifecycle::{AttemptId, Cause, Incarnation, Outcome, Time};
+use observe::{Clock, Journal};
 
 use crate::answer::Answer;
 use crate::mail::{Job, Mail};
 use crate::tokenise;
+
+/// Most items taken out of the mailbox between two plans.
+const MAIL_A_STEP: usize = 4096;
+/// How much later than the gateway the worker enforces a deadline that the gateway watches too: it is the second line, and the record of a
+/// run reads the same whenever both are alive.
+// contract: C-22
+const DEADLINE_MARGIN: Duration = Duration::from_millis(100);
 
 /// What a worker needs to know beside its device and its model's text side.
 #[derive(Clone, Debug)]
@@ -38,19 +46,20 @@ pub struct Closed;
 /// A running worker.
 pub struct Worker {
     mailbox: Sender<Mail>,
+    clock: Clock,
     thread: Option<JoinHandle<()>>,
 }
 
 impl Worker {
     /// Hands a message to the worker. Order is kept.
     pub fn send(&self, message: From<Down>) -> Result<(), Closed> {
-        self.mailbox.send(Mail::Down(message)).map_err(|_| Closed)
+        self.sender()(message)
     }
 
-    /// A sender that outlives this handle.
+    /// A sender that outlives this handle. It never waits.
     pub fn sender(&self) -> impl Fn(From<Down>) -> Result<(), Closed> + Send + Sync + 'static {
-        let mailbox = self.mailbox.clone();
-        move |message| mailbox.send(Mail::Down(message)).map_err(|_| Closed)
+        let (mailbox, clock) = (self.mailbox.clone(), self.clock);
+        move |message| mailbox.send(Mail::Down(message, clock.now())).map_err(|_| Closed)
     }
 
     /// Ends every attempt (cause `shutdown`), waits until all are released and the threads are gone.
@@ -72,8 +81,9 @@ pub fn start(
 ) -> std::io::Result<Worker> {
     // Senders must not wait: a gateway sends while it holds its table. What waits is bounded by the calls, questions and steps there can be.
     let (mailbox, mail) = channel();
-    let jobs = tokenise::start(config.tokenise_threads.max(1), text.clone(), mailbox.clone())?;
+    let jobs = tokenise::start(config.tokenise_threads.max(1), text.clone(), device.limits().context, mailbox.clone())?;
     let engine = Engine::new(config.engine, device.limits());
+    let clock = journal.clock();
     let mut thread = EngineThread {
         incarnation: config.incarnation,
         engine,
@@ -90,7 +100,12 @@ pub fn start(
         audited: true,
     };
     let handle = std::thread::Builder::new().name("kvit-engine".into()).spawn(move || thread.run(mail))?;
-    Ok(Worker { mailbox, thread: Some(handle) })
+    Ok(Worker { mailbox, clock, thread: Some(handle) })
+}
+
+/// The gateway watches all deadlines but the queue's.
+fn margin(cause: Cause) -> Duration {
+    if cause == Cause::QueueDeadline { Duration::ZERO } else { DEADLINE_MARGIN }
 }
 
 /// The shell's part of a run: its text, and the switch of its tokeniser.
@@ -134,23 +149,26 @@ impl EngineThread {
                 Err(RecvTimeoutError::Timeout) => self.apply(Input::Tick),
                 Err(RecvTimeoutError::Disconnected) => return,
             }
-            // All that has arrived counts before the next step is planned.
-            while let Ok(item) = mail.try_recv() {
+            // All that has arrived counts before the next step is planned, within reason: planning must not starve.
+            for item in mail.try_iter().take(MAIL_A_STEP) {
                 self.take(item);
+            }
+            if self.engine.next_deadline().is_some_and(|at| at <= self.journal.clock().now()) {
+                self.apply(Input::Tick);
             }
         }
     }
 
     fn take(&mut self, item: Mail) {
         match item {
-            Mail::Down(From { incarnation, message }) => {
+            Mail::Down(From { incarnation, message }, arrived) => {
                 // contract: C-3
                 if self.gateway.is_some_and(|newest| incarnation < newest) {
                     self.journal.record(None, 0, Event::StaleMessage);
                     return;
                 }
                 self.gateway = Some(incarnation);
-                self.take_down(message);
+                self.take_down(message, arrived);
             }
             Mail::Tokenised { attempt, number, result } => match result {
                 Ok(tokens) => self.apply(Input::Tokenised { attempt, tokens }),
@@ -167,12 +185,14 @@ impl EngineThread {
         }
     }
 
-    fn take_down(&mut self, message: Down) {
+    fn take_down(&mut self, message: Down, arrived: Time) {
         match message {
             Down::Submit(submit) => self.submit(*submit),
             Down::Cancel { attempt, cause, number, observed_ago: _ } => {
                 if let Some(live) = self.answers.get(&attempt) {
                     live.unwanted.set();
+                    let (run, number) = (Some(attempt.key.clone()), attempt.attempt);
+                    self.journal.record_at(Record { at: arrived, run, attempt: number, event: Event::CancelReceived { cause } });
                 }
                 self.apply(Input::End { attempt, number, outcome: Outcome::of(cause) });
             }
@@ -197,6 +217,9 @@ impl EngineThread {
             self.say(Up::Ended { attempt: attempt.clone(), outcome, usage: Usage::default() });
             return self.say(Up::Released { attempt, receipt: Receipt::default() });
         }
+        if self.answers.contains_key(&submit.attempt) {
+            return; // the same message again: it runs already
+        }
         let now = self.journal.clock().now();
         let params = submit.params;
         let mut stop_tokens = params.stop_token_ids;
@@ -215,8 +238,12 @@ impl EngineThread {
             stop_tokens,
             cache_salt: params.cache_salt.to_string(),
             priority: params.priority,
-            deadlines: submit.deadlines.iter().map(|d| (now.after(d.left), d.cause)).collect(),
+            deadlines: submit.deadlines.iter().map(|d| (now.after(d.left + margin(d.cause)), d.cause)).collect(),
         })));
+        if !self.engine.knows(&submit.attempt) {
+            // Refused as one that was executed, or given up, long ago (C-2).
+            self.answers.remove(&submit.attempt);
+        }
         if self.answers.contains_key(&submit.attempt) {
             self.jobs.send(Job { attempt: submit.attempt, number: submit.number, prompt: submit.prompt, unwanted });
         }
@@ -226,12 +253,19 @@ impl EngineThread {
         self.audited = false;
         let now = self.journal.clock().now();
         let effects = self.engine.apply(input, now);
-        self.carry_out(effects);
+        self.carry_out(effects, now);
     }
 
-    /// Tokens first, as one message; then what was decided, in order. A stop string found in the text is one more input.
-    fn carry_out(&mut self, effects: Vec<Effect>) {
+    /// What happened goes into the journal before anybody is told: whoever hangs up on a token must not find it recorded as computed after
+    /// he left. Then tokens, as one message; then what was decided, in order. A stop string found in the text is one more input.
+    fn carry_out(&mut self, effects: Vec<Effect>, now: Time) {
         let step = self.engine.newest_done();
+        for effect in &effects {
+            if let Effect::Journal(attempt, event) = effect {
+                let (run, attempt) = attempt.as_ref().map_or((None, 0), |id| (Some(id.key.clone()), id.attempt));
+                self.journal.record_at(Record { at: now, run, attempt, event: event.clone() });
+            }
+        }
         let mut deltas = Vec::new();
         let mut stops = Vec::new();
         for effect in &effects {
@@ -256,9 +290,7 @@ impl EngineThread {
 
     fn carry_out_one(&mut self, effect: Effect) {
         match effect {
-            Effect::Journal(Some(id), event) => self.journal.record(Some(&id.key), id.attempt, event),
-            Effect::Journal(None, event) => self.journal.record(None, 0, event),
-            Effect::Token { .. } => {}
+            Effect::Journal(..) | Effect::Token { .. } => {}
             Effect::Accepted { attempt, prompt_tokens } => self.say(Up::Accepted { attempt, prompt_tokens }),
             Effect::CancelAcknowledged { attempt, won } => self.say(Up::CancelAcknowledged { attempt, won }),
             Effect::Ended { attempt, outcome, usage } => {
@@ -282,7 +314,7 @@ impl EngineThread {
                 Some(plan) => plan,
                 None => {
                     let (plan, effects) = self.engine.plan();
-                    self.carry_out(effects);
+                    self.carry_out(effects, self.journal.clock().now());
                     match plan {
                         Some(plan) => plan,
                         None => return,

@@ -2,12 +2,12 @@
 
 use engine::{Flag, StepDone};
 use lifecycle::message::{Down, From};
-use lifecycle::{AttemptId, Outcome};
+use lifecycle::{AttemptId, Outcome, Time};
 
 /// One item of the mailbox.
 pub(crate) enum Mail {
-    /// From a gateway.
-    Down(From<Down>),
+    /// From a gateway, and when it arrived.
+    Down(From<Down>, Time),
     /// A prompt is ready.
     Tokenised {
         /// Whose.

@@ -9,6 +9,7 @@ use model::text::tokenizer::{TextError, Tokenizer};
 pub struct Text {
     tokenizer: Tokenizer,
     template: Template,
+    longest_token: usize,
 }
 
 impl Text {
@@ -17,7 +18,9 @@ impl Text {
     /// # Errors
     /// The metadata names a tokenizer or a template that is not supported, or lacks one.
     pub fn load(gguf: &Gguf) -> Result<Text, TextError> {
-        Ok(Text { tokenizer: Tokenizer::new(gguf)?, template: Template::new(gguf)? })
+        let (tokenizer, template) = (Tokenizer::new(gguf)?, Template::new(gguf)?);
+        let longest_token = tokenizer.longest_token();
+        Ok(Text { tokenizer, template, longest_token })
     }
 
     /// Tokens of a plain text.
@@ -34,6 +37,11 @@ impl Text {
     /// As `encode`, or the template refuses the turns.
     pub fn encode_chat(&self, turns: &[(&str, &str)], cancelled: &dyn Fn() -> bool) -> Result<Vec<u32>, TextError> {
         self.tokenizer.encode_with(&self.template.render(turns)?, cancelled)
+    }
+
+    /// Bytes of the vocabulary's longest token.
+    pub fn longest_token(&self) -> usize {
+        self.longest_token
     }
 
     /// The model's own end-of-turn tokens.

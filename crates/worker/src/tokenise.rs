@@ -2,6 +2,7 @@
 //!
 //! A job nobody wants any more is dropped at its next look at the flag; the engine thread has ended its attempt already.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -21,36 +22,50 @@ impl Jobs {
     }
 }
 
-pub(crate) fn start(threads: usize, text: Arc<Text>, mailbox: Sender<Mail>) -> std::io::Result<Jobs> {
+pub(crate) fn start(threads: usize, text: Arc<Text>, context: u32, mailbox: Sender<Mail>) -> std::io::Result<Jobs> {
     let (send, receive) = channel::<Job>();
     let receive = Arc::new(Mutex::new(receive));
     for i in 0..threads {
         let (text, mailbox, receive) = (text.clone(), mailbox.clone(), receive.clone());
-        std::thread::Builder::new().name(format!("kvit-tokenise-{i}")).spawn(move || run(&text, &mailbox, &receive))?;
+        std::thread::Builder::new().name(format!("kvit-tokenise-{i}")).spawn(move || run(&text, context, &mailbox, &receive))?;
     }
     Ok(Jobs(send))
 }
 
-fn run(text: &Text, mailbox: &Sender<Mail>, jobs: &Mutex<Receiver<Job>>) {
+fn run(text: &Text, context: u32, mailbox: &Sender<Mail>, jobs: &Mutex<Receiver<Job>>) {
     loop {
         let job = jobs.lock().unwrap_or_else(PoisonError::into_inner).recv();
         let Ok(job) = job else { return };
         if job.unwanted.is_set() {
             continue;
         }
-        let result = tokens(text, &job).map_err(|why| Outcome::because(Cause::Invalid, why));
+        // A prompt must not be able to take the thread away from those that come after it.
+        let result = catch_unwind(AssertUnwindSafe(|| tokens(text, context, &job)));
+        let result = result.unwrap_or_else(|_| Err(Outcome::because(Cause::WorkerError, "the prompt could not be tokenised")));
         let _ = mailbox.send(Mail::Tokenised { attempt: job.attempt, number: job.number, result });
     }
 }
 
-fn tokens(text: &Text, job: &Job) -> Result<Vec<u32>, String> {
+/// The prompt's tokens. One that cannot fit whatever its tokens are is refused before any work is done for it.
+fn tokens(text: &Text, context: u32, job: &Job) -> Result<Vec<u32>, Outcome> {
+    let bytes = match &job.prompt {
+        Prompt::Tokens(ids) => return Ok(ids.clone()),
+        Prompt::Text(plain) => plain.len(),
+        Prompt::Chat(turns) => turns.iter().map(|t| t.content.len()).sum(),
+    };
+    let most = context as usize * text.longest_token();
+    if bytes > most {
+        let why = format!("the prompt has {bytes} bytes; {context} tokens, the model's context, hold {most} at the very most");
+        return Err(Outcome::because(Cause::OverLimit, why));
+    }
     let unwanted = || job.unwanted.is_set();
-    match &job.prompt {
-        Prompt::Tokens(ids) => Ok(ids.clone()),
-        Prompt::Text(plain) => text.encode(plain, &unwanted).map_err(|e| e.to_string()),
+    let encoded = match &job.prompt {
         Prompt::Chat(turns) => {
             let turns: Vec<(&str, &str)> = turns.iter().map(|t| (t.role.as_str(), t.content.as_str())).collect();
-            text.encode_chat(&turns, &unwanted).map_err(|e| e.to_string())
+            text.encode_chat(&turns, &unwanted)
         }
-    }
+        Prompt::Text(plain) => text.encode(plain, &unwanted),
+        Prompt::Tokens(_) => Ok(Vec::new()),
+    };
+    encoded.map_err(|why| Outcome::because(Cause::Invalid, why.to_string()))
 }

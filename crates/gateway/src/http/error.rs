@@ -66,6 +66,8 @@ impl ApiError {
             (_, Cause::QueueFull) => (StatusCode::TOO_MANY_REQUESTS, "rate_limit_error"),
             (_, Cause::DeadlineUnreachable) => (StatusCode::GATEWAY_TIMEOUT, "timeout"),
             (OutcomeKind::Rejected, _) => (StatusCode::BAD_REQUEST, "invalid_request_error"),
+            // The server's doing: a client or a proxy may try again elsewhere.
+            (_, Cause::Shutdown) => (StatusCode::SERVICE_UNAVAILABLE, "server_error"),
             (OutcomeKind::Cancelled, _) => (client_closed(), "cancelled"),
             (OutcomeKind::Expired, _) => (StatusCode::GATEWAY_TIMEOUT, "timeout"),
             (OutcomeKind::Failed | OutcomeKind::Completed, _) => (StatusCode::INTERNAL_SERVER_ERROR, "server_error"),
@@ -108,7 +110,7 @@ fn sentence(cause: Cause) -> &'static str {
 impl IntoResponse for ApiError {
     fn into_response(self) -> Response {
         let mut response = (self.status, [(header::CONTENT_TYPE, "application/json")], self.to_json().to_string()).into_response();
-        if self.status == StatusCode::TOO_MANY_REQUESTS {
+        if matches!(self.status, StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE) {
             response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from(RETRY_AFTER_S));
         }
         response

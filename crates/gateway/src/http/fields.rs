@@ -161,7 +161,9 @@ pub(crate) fn common(fields: &mut Fields, logprobs: Option<u8>) -> Result<Common
 fn sampling(fields: &mut Fields, params: &mut Params) -> Result<(), ApiError> {
     let s = &mut params.sampling;
     s.temperature = fields.f32("temperature")?.unwrap_or(s.temperature);
-    s.top_k = fields.u32("top_k")?.unwrap_or(s.top_k);
+    // The field writes "off" as 0 or as -1.
+    let top_k = |v: &Value| v.as_u64().and_then(|k| u32::try_from(k).ok()).or((v.as_i64() == Some(-1)).then_some(0));
+    s.top_k = fields.typed("top_k", "a whole number, or -1 for all tokens", top_k)?.unwrap_or(s.top_k);
     s.top_p = fields.f32("top_p")?.unwrap_or(s.top_p);
     s.min_p = fields.f32("min_p")?.unwrap_or(s.min_p);
     s.presence_penalty = fields.f32("presence_penalty")?.unwrap_or(s.presence_penalty);

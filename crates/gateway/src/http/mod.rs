@@ -50,6 +50,7 @@ pub(crate) fn router(calls: Arc<Calls>) -> Router {
         .route("/v1/runs/{id}/cancel", post(runs::cancel))
         .route("/v1/kv", get(kv::account))
         .route("/v1/kv/blocks", get(kv::blocks))
+        .route("/health", get(ready))
         .route("/health/live", get(live))
         .route("/health/ready", get(ready))
         .route("/metrics", get(metrics))

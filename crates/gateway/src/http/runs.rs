@@ -84,6 +84,8 @@ pub(crate) async fn cancel(State(calls): State<Arc<Calls>>, Path(id): Path<Strin
     if let Some(mut released) = calls.cancel(&key) {
         // A closed channel is a run that has settled meanwhile; both are what was waited for.
         let _ = tokio::time::timeout(wait, released.wait_for(|released| *released)).await;
+    } else {
+        calls.cancel_too_late(&key);
     }
     view(&calls, &key)
 }

@@ -40,6 +40,7 @@ pub fn run(config: &ServeConfig, cache: Option<PathBuf>) -> Result<(), Failure> 
         .with_writer(std::io::stderr)
         .with_ansi(std::io::stderr().is_terminal())
         .init();
+    raise_file_limit(config.connections_max);
     // Before the model is fetched and packed: a port that is taken is known at once.
     let listener = bind(config)?;
     let path = model_file::resolve(config.model.get(), &Cache::locate(cache)?)?;
@@ -50,6 +51,26 @@ pub fn run(config: &ServeConfig, cache: Option<PathBuf>) -> Result<(), Failure> 
     let served = runtime.block_on(serve(&gateway, listener));
     worker.stop();
     served
+}
+
+/// A connection takes two descriptors (the watcher has its own): takes what the system allows, and says so if it is not enough.
+fn raise_file_limit(connections_max: usize) {
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+    const OTHERS: u64 = 64;
+    let wanted = 2 * connections_max as u64 + OTHERS;
+    let limit = getrlimit(Resource::Nofile);
+    let enough = |have: Option<u64>| have.is_none_or(|n| n >= wanted);
+    if enough(limit.current) {
+        return;
+    }
+    let raised = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, maximum: limit.maximum });
+    if raised.is_err() || !enough(limit.maximum) {
+        tracing::warn!(
+            wanted,
+            allowed = limit.maximum,
+            "too few file descriptors for connections_max: raise the limit or lower the option"
+        );
+    }
 }
 
 async fn serve(gateway: &Gateway, listener: TcpListener) -> Result<(), Failure> {

@@ -118,8 +118,8 @@ options! {
         "How long a caller may take to send its body.";
     head_bytes_max: usize, "BYTES" = 64 << 10,
         "Largest request head.";
-    header_timeout_ms: u64, "MILLISECONDS" = 10_000,
-        "How long a caller may take to send a request's head.";
+    header_timeout_ms: u64, "MILLISECONDS" = 75_000,
+        "How long a caller may take to send a request's head; also how long an idle connection is kept for a next request.";
     connections_max: usize, "NUMBER" = 1024,
         "Most open connections; further ones wait in the kernel's backlog.";
     calls_max: usize, "NUMBER" = 1024,

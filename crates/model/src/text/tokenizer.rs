@@ -115,6 +115,12 @@ impl Tokenizer {
         self.pieces.get(token as usize).map(|p| p.to_vec()).unwrap_or_default()
     }
 
+    /// Bytes of the vocabulary's longest token, special ones included.
+    pub fn longest_token(&self) -> usize {
+        let longest = self.inner.get_vocab(true).into_keys().map(|t| t.len()).max();
+        longest.unwrap_or(0)
+    }
+
     /// Tokens that end a turn.
     pub fn end_tokens(&self) -> &[u32] {
         &self.end

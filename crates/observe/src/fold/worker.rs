@@ -33,7 +33,10 @@ impl Run {
                 }
                 self.computed(record, *step, (*prompt_tokens, *generated, *discarded), totals);
             }
-            Event::RowsDropped { step, layers } if *layers > 0 => self.rows_dropped(record, *step, totals),
+            Event::RowsDropped { step, layers } if *layers > 0 => {
+                self.layers_dropped += u64::from(*layers);
+                self.rows_dropped(record, *step, totals);
+            }
             Event::FirstToken => {
                 if self.stamps.mark(Milestone::FirstToken, at) {
                     totals.first_token.observe(at.since(self.stamps.get(Milestone::Accepted).unwrap_or(self.opened)));

@@ -2,6 +2,7 @@
 
 mod exact;
 mod reference;
+mod tokenizer;
 
 use std::path::PathBuf;
 
@@ -9,8 +10,12 @@ use model::arch::llama::{Llama, Precision};
 use model::gguf::Gguf;
 
 /// The model file named by KVIT_TEST_MODEL, or the one in kvit's cache.
-fn real_model(precision: Precision) -> Llama {
+fn real_model_path() -> PathBuf {
     let cached = || PathBuf::from(std::env::var_os("HOME").unwrap_or_default()).join(".cache/kvit/models/SmolLM2-135M-Instruct.Q4_1.gguf");
-    let path = std::env::var_os("KVIT_TEST_MODEL").map_or_else(cached, PathBuf::from);
+    std::env::var_os("KVIT_TEST_MODEL").map_or_else(cached, PathBuf::from)
+}
+
+fn real_model(precision: Precision) -> Llama {
+    let path = real_model_path();
     Llama::load(&Gguf::open(&path).unwrap(), precision).unwrap()
 }

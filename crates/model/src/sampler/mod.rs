@@ -113,11 +113,11 @@ fn tame(x: f32) -> f32 {
 
 /// `e` to the power of `x`, `x` at most 0: the same bits on every machine, within an ulp or two. Cody and Waite's reduction, Taylor's series.
 fn exp(x: f64) -> f64 {
-    // Below this the result is subnormal and matters to no sum; NaN and minus infinity are 0, too.
-    if !(x > -708.0) {
+    // Below this the result is subnormal and matters to no sum; NaN is 0, too.
+    if x.is_nan() || x < -708.0 {
         return 0.0;
     }
-    const LN2_HIGH: f64 = 6.931_471_803_691_238_16e-1;
+    const LN2_HIGH: f64 = 6.931_471_803_691_238e-1;
     const LN2_LOW: f64 = 1.908_214_929_270_587_7e-10;
     let k = (x * std::f64::consts::LOG2_E).round();
     let r = (x - k * LN2_HIGH) - k * LN2_LOW;

@@ -39,6 +39,8 @@ pub struct Tokenizer {
     user: Added,
     /// Those and control tokens.
     all: Added,
+    /// The token of each byte, where it has one: what a word of one byte becomes.
+    bytes: Box<[Option<u32>; 256]>,
     pieces: Arc<Pieces>,
     begin: Option<u32>,
     end: Vec<u32>,
@@ -75,8 +77,10 @@ impl Tokenizer {
         let mut end: Vec<u32> = token("tokenizer.ggml.eos_token_id")?.into_iter().chain(token("tokenizer.ggml.eot_token_id")?).collect();
         end.dedup();
         let adds_begin = gguf.get("tokenizer.ggml.add_bos_token").is_some() && gguf.bool("tokenizer.ggml.add_bos_token")?;
+        let bpe = bpe(&tokens, &gguf.strings("tokenizer.ggml.merges")?)?;
         Ok(Tokenizer {
-            bpe: bpe(&tokens, &gguf.strings("tokenizer.ggml.merges")?)?,
+            bytes: Box::new(BYTE_CHARS.map(|c| bpe.token_to_id(c.encode_utf8(&mut [0; 4])))),
+            bpe,
             words,
             user: Added::new(&tokens, &kinds, &[USER_DEFINED])?,
             all: Added::new(&tokens, &kinds, &[CONTROL, USER_DEFINED])?,
@@ -191,6 +195,10 @@ impl Encoder<'_> {
 
     fn word(&mut self, word: &str) -> Result<(), TextError> {
         self.look()?;
+        if let [byte] = word.as_bytes() {
+            self.ids.extend(self.tokenizer.bytes[*byte as usize]);
+            return Ok(());
+        }
         self.word.clear();
         self.word.extend(word.bytes().map(|b| BYTE_CHARS[b as usize]));
         // A byte that the vocabulary has no token for is left out, as llama.cpp does.

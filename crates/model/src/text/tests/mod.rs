@@ -48,12 +48,16 @@ fn small(
 }
 
 fn pieces(rule: &str, text: &str) -> Vec<String> {
+    pieces_of(&PreTokenizer::named(rule).unwrap(), text)
+}
+
+fn pieces_of(rule: &PreTokenizer, text: &str) -> Vec<String> {
     let mut out = Vec::new();
     let add = &mut |p: &str| {
         out.push(p.to_owned());
         Ok(())
     };
-    PreTokenizer::named(rule).unwrap().split(text, add).unwrap();
+    rule.split(text, add).unwrap();
     out
 }
 
@@ -146,16 +150,16 @@ fn a_caller_who_left_is_noticed_within_a_few_words() {
 }
 
 #[test]
-fn half_a_megabyte_of_anything_takes_no_quadratic_time() {
+fn long_texts_of_anything_take_no_quadratic_time() {
     let t = Tokenizer::new(&gguf()).unwrap();
-    let n = 1 << 19;
+    let n = 1 << 17;
     let hostile = [" ", "\n", "a", "th", "1", "!", "'", "é", "\u{a0}", "<|im_", "a ", " \n", "<|im_end|>", "\u{1f469}\u{200d}"];
     for unit in hostile {
         let text = unit.repeat(n / unit.len());
         let begin = std::time::Instant::now();
         let ids = t.encode(&text, true).unwrap();
-        // Quadratic would be 1e11 steps: minutes.
-        assert!(begin.elapsed().as_secs() < 5, "{unit:?} took {:?}", begin.elapsed());
+        // Linear takes 0.1 s; quadratic would be 1e10 steps.
+        assert!(begin.elapsed().as_secs() < 3, "{unit:?} took {:?}", begin.elapsed());
         assert!(!ids.is_empty());
     }
 }
@@ -172,7 +176,7 @@ fn tricky() -> impl Strategy<Value = String> {
 
 proptest! {
     #[test]
-    fn tokens_are_those_of_the_reference_pipeline(texts in prop::collection::vec(tricky(), 16)) {
+    fn tokens_are_those_of_the_reference_pipeline(texts in prop::collection::vec(tricky(), 8)) {
         thread_local!(static BOTH: (Tokenizer, tokenizers::Tokenizer) = (Tokenizer::new(&gguf()).unwrap(), reference(&gguf())));
         for text in texts {
             let (ours, theirs) = BOTH.with(|(a, b)| (a.encode(&text, false).unwrap(), b.encode_fast(text.as_str(), false).unwrap()));
@@ -182,8 +186,8 @@ proptest! {
 
     #[test]
     fn pieces_of_any_rule_are_the_text(text in tricky()) {
-        for rule in ["smollm", "gpt-2", "default"] {
-            let pieces = pieces(rule, &text);
+        thread_local!(static RULES: [PreTokenizer; 3] = ["smollm", "gpt-2", "default"].map(|r| PreTokenizer::named(r).unwrap()));
+        for pieces in RULES.with(|rules| rules.each_ref().map(|rule| pieces_of(rule, &text))) {
             prop_assert!(pieces.iter().all(|p| !p.is_empty()));
             prop_assert_eq!(pieces.concat(), text.clone());
         }

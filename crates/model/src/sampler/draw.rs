@@ -1,92 +1,95 @@
 //! Temperature, min-p, top-k, top-p and the draw.
 //!
-//! Invariant: a token's weight depends on its logit and the largest one alone; candidates are summed in one order: by id while all are
-//! kept, else by falling logit with ties by rising id.
+//! Invariant: a token's weight depends on its logit and the largest one alone; candidates are summed in one order: by rising id while all
+//! are kept, else best first.
 
 use lifecycle::params::Sampling;
 
-use super::{exp, greedy, tame};
+use super::exp;
+use super::order::{Rank, best_first, largest, ranks};
 
 /// How many of the best tokens top-p looks at first; eight times as many when their mass is not enough.
 const TOP_P_FIRST: usize = 256;
 
-/// A token that may be drawn.
-#[derive(Clone, Copy)]
-struct Candidate {
-    logit: f32,
-    token: u32,
-    weight: f64,
+/// What turns logits into weights, of which the best token's is 1.
+struct Scale {
+    max: f64,
+    temperature: f64,
 }
 
-fn by_logit(a: &Candidate, b: &Candidate) -> std::cmp::Ordering {
-    b.logit.total_cmp(&a.logit).then(a.token.cmp(&b.token))
+impl Scale {
+    fn weight(&self, rank: Rank) -> f64 {
+        exp((f64::from(rank.logit()) - self.max) / self.temperature)
+    }
+
+    fn weights(&self, ranks: &[Rank]) -> Vec<f64> {
+        ranks.iter().map(|&r| self.weight(r)).collect()
+    }
 }
 
 /// Draws a token by `u`, which is in 0..1.
 pub(super) fn draw(logits: &[f32], s: &Sampling, u: f64) -> u32 {
-    let max = logits.iter().fold(f32::NEG_INFINITY, |m, &x| m.max(tame(x)));
-    if max == f32::NEG_INFINITY {
-        return greedy(logits);
+    let scale = Scale { max: f64::from(largest(logits)), temperature: f64::from(s.temperature) };
+    if scale.max == f64::NEG_INFINITY {
+        return 0;
     }
-    let (max, temperature, least) = (f64::from(max), f64::from(s.temperature), f64::from(s.min_p));
-    let candidate = |(token, &x): (usize, &f32)| {
-        let logit = tame(x);
-        Candidate { logit, token: token as u32, weight: exp((f64::from(logit) - max) / temperature) }
-    };
-    // The best one has the weight 1, so min-p is a bound on weights.
-    let mut kept: Vec<Candidate> = logits.iter().enumerate().map(candidate).filter(|c| c.weight > 0.0 && c.weight >= least).collect();
-    let top_k = s.top_k as usize;
-    if top_k > 0 && top_k < kept.len() {
-        kept.select_nth_unstable_by(top_k - 1, by_logit);
-        kept.truncate(top_k);
+    let mut kept = ranks(logits);
+    min_p(&mut kept, &scale, f64::from(s.min_p));
+    if s.top_k > 0 {
+        let k = kept.len().min(s.top_k as usize);
+        best_first(&mut kept, k);
+        kept.truncate(k);
     }
-    if s.top_k > 0 || s.top_p < 1.0 {
-        top_p(&mut kept, f64::from(s.top_p));
+    if s.top_p < 1.0 {
+        top_p(&mut kept, &scale, f64::from(s.top_p));
     }
-    pick(&kept, u)
+    pick(&kept, &scale.weights(&kept), u)
+}
+
+/// Drops what is less likely than this share of the best one's probability.
+fn min_p(kept: &mut Vec<Rank>, scale: &Scale, least: f64) {
+    if least <= 0.0 {
+        return;
+    }
+    // Almost all is dropped by this bound without an exponential; it is a little low, so that the machine's logarithm decides nothing.
+    let bound = scale.max + scale.temperature * (least.ln() - 1e-6);
+    kept.retain(|&r| f64::from(r.logit()) >= bound && scale.weight(r) >= least);
 }
 
 /// Leaves the smallest set of the best with at least the share `p` of the mass, best first.
-fn top_p(kept: &mut Vec<Candidate>, p: f64) {
-    if p >= 1.0 {
-        kept.sort_unstable_by(by_logit);
-        return;
-    }
-    // Whoever is left of a selection stands in no defined order: put it in one before it is summed.
-    kept.sort_unstable_by_key(|c| c.token);
-    let wanted = p * kept.iter().map(|c| c.weight).sum::<f64>();
+fn top_p(kept: &mut Vec<Rank>, scale: &Scale, p: f64) {
+    let wanted = p * scale.weights(kept).iter().sum::<f64>();
     let mut look = TOP_P_FIRST;
     loop {
-        let n = look.min(kept.len());
-        if n < kept.len() {
-            kept.select_nth_unstable_by(n - 1, by_logit);
-        }
-        kept[..n].sort_unstable_by(by_logit);
+        best_first(kept, look);
         let mut mass = 0.0;
-        let enough = kept[..n].iter().position(|c| {
-            mass += c.weight;
+        let enough = kept.iter().take(look).position(|&r| {
+            mass += scale.weight(r);
             mass >= wanted
         });
         match enough {
             Some(last) => return kept.truncate(last + 1),
-            None if n == kept.len() => return,
+            None if look >= kept.len() => return,
             None => look *= 8,
         }
     }
 }
 
 /// The candidate at the share `u` of the mass.
-fn pick(kept: &[Candidate], u: f64) -> u32 {
-    let wanted = u * kept.iter().map(|c| c.weight).sum::<f64>();
-    let mut mass = 0.0;
-    for c in kept {
-        mass += c.weight;
+fn pick(kept: &[Rank], weights: &[f64], u: f64) -> u32 {
+    let wanted = u * weights.iter().sum::<f64>();
+    let (mut mass, mut last) = (0.0, 0);
+    for (rank, &weight) in kept.iter().zip(weights) {
+        mass += weight;
         if mass > wanted {
-            return c.token;
+            return rank.token();
+        }
+        if weight > 0.0 {
+            last = rank.token();
         }
     }
     // Rounding can leave `wanted` at the whole mass.
-    kept.last().map_or(0, |c| c.token)
+    last
 }
 
 /// A number in 0..1 from these alone: splitmix64's finaliser (Steele, Lea, Flood 2014), once for each.

@@ -15,6 +15,7 @@
 
 mod draw;
 mod logprobs;
+mod order;
 #[cfg(test)]
 mod tests;
 
@@ -92,40 +93,40 @@ fn choose(logits: &[f32], s: &Sampling, sequence: u32, index: usize) -> u32 {
 
 /// The token of the largest logit; the first of equal ones.
 fn greedy(logits: &[f32]) -> u32 {
-    // Eight running maxima and then a search: both loops are vectors' work, where a running index would not be.
-    let mut lanes = [f32::NEG_INFINITY; 8];
-    let chunks = logits.chunks_exact(8);
-    let rest = chunks.remainder();
-    for chunk in chunks {
-        for (m, &x) in lanes.iter_mut().zip(chunk) {
-            // NaN is never larger.
-            *m = if x > *m { x } else { *m };
-        }
-    }
-    let max = lanes.iter().chain(rest).fold(f32::NEG_INFINITY, |m, &x| if x > m { x } else { m });
-    logits.iter().position(|&x| x == max).unwrap_or(0) as u32
+    let max = order::largest(logits);
+    logits.iter().position(|&x| order::tame(x) == max).unwrap_or(0) as u32
 }
 
-/// A logit that can be ordered and subtracted.
-fn tame(x: f32) -> f32 {
-    if x.is_nan() { f32::NEG_INFINITY } else { x.min(f32::MAX) }
-}
-
-/// `e` to the power of `x`, `x` at most 0: the same bits on every machine, within an ulp or two. Cody and Waite's reduction, Taylor's series.
+/// `e` to the power of `x`, `x` at most 0: the same bits on every machine, within an ulp or two. Cody and Waite's reduction and Taylor's
+/// series, without a branch or a call, so that loops over it become vector instructions.
 fn exp(x: f64) -> f64 {
-    // Below this the result is subnormal and matters to no sum; NaN is 0, too.
-    if x.is_nan() || x < -708.0 {
-        return 0.0;
-    }
     const LN2_HIGH: f64 = 6.931_471_803_691_238e-1;
     const LN2_LOW: f64 = 1.908_214_929_270_587_7e-10;
-    let k = (x * std::f64::consts::LOG2_E).round();
+    /// Adding it leaves a number rounded to an integer in the low bits.
+    const ROUND: f64 = 6_755_399_441_055_744.0;
+    /// Reciprocal factorials from 13 down.
+    const SERIES: [f64; 13] = [
+        1.0 / 479001600.0,
+        1.0 / 39916800.0,
+        1.0 / 3628800.0,
+        1.0 / 362880.0,
+        1.0 / 40320.0,
+        1.0 / 5040.0,
+        1.0 / 720.0,
+        1.0 / 120.0,
+        1.0 / 24.0,
+        1.0 / 6.0,
+        1.0 / 2.0,
+        1.0 / 1.0,
+        1.0 / 1.0,
+    ];
+    // Below this the result is subnormal and matters to no sum; NaN is 0, too.
+    let is_enough = x > -708.0;
+    let x = if is_enough { x } else { -708.0 };
+    let rounded = x * std::f64::consts::LOG2_E + ROUND;
+    let k = rounded - ROUND;
     let r = (x - k * LN2_HIGH) - k * LN2_LOW;
-    let mut sum = 1.0;
-    let mut n = 13.0;
-    while n > 0.0 {
-        sum = 1.0 + sum * r / n;
-        n -= 1.0;
-    }
-    sum * f64::from_bits(((k as i64 + 1023) as u64) << 52)
+    let sum = SERIES.iter().fold(1.0 / 6_227_020_800.0, |sum, c| sum * r + c);
+    let power = f64::from_bits(rounded.to_bits().wrapping_add(1023) << 52);
+    if is_enough { sum * power } else { 0.0 }
 }

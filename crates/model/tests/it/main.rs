@@ -2,6 +2,7 @@
 
 mod exact;
 mod reference;
+mod tiny;
 mod tokenizer;
 
 use std::path::PathBuf;

@@ -5,13 +5,16 @@
 use super::exp;
 use super::order::{best_first, largest, ranks, tame};
 
+/// Reported instead of a lower log-probability, as OpenAI's API reference has it: JSON has no minus infinity.
+const UNLIKELY: f32 = -9999.0;
+
 /// The log-probability of `token`, and the `k` most likely tokens with theirs, best first.
 pub(super) fn of(logits: &[f32], token: u32, k: usize) -> (Option<f32>, Vec<(u32, f32)>) {
     let max = largest(logits);
     let powers: Vec<f64> = logits.iter().map(|&x| exp(f64::from(tame(x)) - f64::from(max))).collect();
     let normaliser = f64::from(max) + powers.iter().sum::<f64>().ln();
-    // Nothing is likely where every logit is minus infinity; the difference would be NaN.
-    let log = |x: f32| if max == f32::NEG_INFINITY { x } else { (f64::from(x) - normaliser) as f32 };
+    // Where every logit is minus infinity the difference is NaN, and `max` takes the other number.
+    let log = |x: f32| ((f64::from(x) - normaliser) as f32).max(UNLIKELY);
     let logprob = logits.get(token as usize).map(|&x| log(tame(x)));
     let mut best = Vec::new();
     if k > 0 {

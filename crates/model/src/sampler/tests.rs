@@ -48,7 +48,7 @@ fn no_logit_is_too_strange() {
         for way in &ways {
             let got = sample(logits, &[0, 1, 7, u32::MAX], 2, way, 0, &[0, 99]);
             assert!((got.token as usize) < logits.len().max(1), "{logits:?}");
-            assert!(got.top.iter().all(|t| !t.1.is_nan()) && got.logprob.is_none_or(|p| !p.is_nan()), "{logits:?}: {got:?}");
+            assert!(got.top.iter().all(|t| t.1.is_finite()) && got.logprob.is_none_or(f32::is_finite), "{logits:?}: {got:?}");
         }
     }
     assert_eq!(token(&[nan, 1.0, 3.0, nan], &greedy_params()), 2);
@@ -185,6 +185,14 @@ fn own_exp_is_the_exponential() {
 }
 
 proptest! {
+    #[test]
+    fn probabilities_sum_to_one(logits in prop::collection::vec(-9f32..9.0, 1..50)) {
+        let (_, top) = logprobs::of(&logits, 0, logits.len());
+        let sum: f64 = top.iter().map(|(_, p)| f64::from(*p).exp()).sum();
+        prop_assert!((sum - 1.0).abs() < 1e-4, "{}", sum);
+        prop_assert!(top.windows(2).all(|w| w[0].1 >= w[1].1));
+    }
+
     #[test]
     fn a_draw_is_always_a_token_that_may_be_chosen(
         logits in prop::collection::vec(-30f32..30.0, 1..400),

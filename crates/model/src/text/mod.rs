@@ -9,7 +9,6 @@ pub mod detokenizer;
 mod error;
 mod pretokenizer;
 pub mod stop;
-mod strftime;
 pub mod template;
 #[cfg(test)]
 mod tests;

@@ -15,6 +15,25 @@ const GPT2: &str = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]
 /// The names that are understood, for the message about one that is not.
 const KNOWN: &str = "smollm, starcoder, refact, command-r, codeshell, exaone, gpt-2, mpt, olmo, default";
 
+/// Cuts `text` where no rule can match across, into parts of at least `least` bytes: before white space that follows something else. A text
+/// without white space stays whole.
+///
+/// A step looks for its next match before the text up to there is cut any further: to the end of a long text, where it has none.
+pub(super) fn segments(text: &str, least: usize) -> impl Iterator<Item = &str> {
+    let mut rest = text;
+    std::iter::from_fn(move || {
+        let mut before_is_space = true;
+        let cut = rest.char_indices().skip_while(|&(at, _)| at < least).find(|&(_, c)| {
+            let here = c.is_whitespace() && !before_is_space;
+            before_is_space = c.is_whitespace();
+            here
+        });
+        let (segment, after) = rest.split_at(cut.map_or(rest.len(), |(at, _)| at));
+        rest = after;
+        (!segment.is_empty()).then_some(segment)
+    })
+}
+
 struct Step {
     pattern: Regex,
     /// A run of white space before a word leaves its last character to the word: `\s+(?!\S)`.

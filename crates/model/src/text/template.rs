@@ -1,11 +1,13 @@
 //! A conversation as the model was trained to read it: the chat template out of the GGUF, rendered unchanged.
 //!
 //! The environment is that of Hugging Face's `apply_chat_template` (transformers, utils/chat_template_utils.py): trimmed and stripped blocks, loop controls,
-//! `raise_exception`, `strftime_now`, a `tojson` that escapes no HTML, Python's methods on strings and dicts.
+//! `raise_exception`, a `tojson` that escapes no HTML, Python's methods on strings and dicts.
+//! There is no `strftime_now`, which templates must do without anyway where it is not defined: the same turns are the same prompt on whatever
+//! day, so that another attempt computes the same.
+//!
 //! Invariant: rendering ends (fuel) and its result is bounded; content of messages is data and never template.
 
 use std::io::Write;
-use std::time::{SystemTime, UNIX_EPOCH};
 
 use minijinja::syntax::SyntaxConfig;
 use minijinja::value::Kwargs;
@@ -13,7 +15,6 @@ use minijinja::{Environment, Error, ErrorKind, Value, context};
 use serde::Serialize;
 
 use super::TextError;
-use super::strftime::strftime;
 use crate::gguf::Gguf;
 
 /// Most template instructions one rendering may take; ChatML takes about 20 a message.
@@ -55,9 +56,6 @@ impl Template {
         env.set_syntax(SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build().map_err(fail)?);
         env.set_unknown_method_callback(minijinja_contrib::pycompat::unknown_method_callback);
         env.add_function("raise_exception", |text: String| -> Result<Value, Error> { Err(Error::new(ErrorKind::InvalidOperation, text)) });
-        env.add_function("strftime_now", |format: String| {
-            strftime(&format, SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs()))
-        });
         env.add_filter("tojson", to_json);
         env.set_fuel(Some(FUEL));
         env.set_recursion_limit(RECURSION_MAX);

@@ -2,8 +2,8 @@
 
 mod exact;
 mod reference;
+mod text;
 mod tiny;
-mod tokenizer;
 
 use std::path::PathBuf;
 
@@ -11,12 +11,12 @@ use model::arch::llama::{Llama, Precision};
 use model::gguf::Gguf;
 
 /// The model file named by KVIT_TEST_MODEL, or the one in kvit's cache.
-fn real_model_path() -> PathBuf {
+fn real_file() -> Gguf {
     let cached = || PathBuf::from(std::env::var_os("HOME").unwrap_or_default()).join(".cache/kvit/models/SmolLM2-135M-Instruct.Q4_1.gguf");
-    std::env::var_os("KVIT_TEST_MODEL").map_or_else(cached, PathBuf::from)
+    let path = std::env::var_os("KVIT_TEST_MODEL").map_or_else(cached, PathBuf::from);
+    Gguf::open(&path).unwrap()
 }
 
 fn real_model(precision: Precision) -> Llama {
-    let path = real_model_path();
-    Llama::load(&Gguf::open(&path).unwrap(), precision).unwrap()
+    Llama::load(&real_file(), precision).unwrap()
 }

@@ -8,9 +8,10 @@ use tokenizers::pre_tokenizers::byte_level::ByteLevel;
 use tokenizers::pre_tokenizers::digits::Digits;
 use tokenizers::pre_tokenizers::sequence::Sequence;
 
+use super::TextError;
+use super::pretokenizer::{PreTokenizer, segments};
 use super::stop::StopFinder;
 use super::tokenizer::Tokenizer;
-use super::{TextError, pretokenizer::PreTokenizer};
 use crate::gguf::Gguf;
 use crate::tiny::{self, TinySpec, Writer};
 
@@ -59,6 +60,15 @@ fn pieces_of(rule: &PreTokenizer, text: &str) -> Vec<String> {
     };
     rule.split(text, add).unwrap();
     out
+}
+
+#[test]
+fn segments_are_as_short_as_they_may_be() {
+    let cut = |text: &'static str, least: usize| segments(text, least).collect::<Vec<_>>();
+    assert_eq!(cut("ab  cd\n\te fg", 1), ["ab", "  cd", "\n\te", " fg"]);
+    assert_eq!(cut("ab cd ef", 4), ["ab cd", " ef"]);
+    assert_eq!(cut("abcdef", 2), ["abcdef"]);
+    assert!(cut("", 1).is_empty());
 }
 
 #[test]
@@ -190,6 +200,17 @@ proptest! {
         for pieces in RULES.with(|rules| rules.each_ref().map(|rule| pieces_of(rule, &text))) {
             prop_assert!(pieces.iter().all(|p| !p.is_empty()));
             prop_assert_eq!(pieces.concat(), text.clone());
+        }
+    }
+
+    #[test]
+    fn segments_change_no_piece(text in tricky(), least in 0usize..20) {
+        thread_local!(static RULES: [PreTokenizer; 3] = ["smollm", "gpt-2", "default"].map(|r| PreTokenizer::named(r).unwrap()));
+        prop_assert_eq!(segments(&text, least).collect::<String>(), text.clone());
+        for (whole, cut) in RULES.with(|rules| {
+            rules.each_ref().map(|r| (pieces_of(r, &text), segments(&text, least).flat_map(|s| pieces_of(r, s)).collect::<Vec<_>>()))
+        }) {
+            prop_assert_eq!(whole, cut);
         }
     }
 

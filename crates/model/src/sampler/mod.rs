@@ -4,9 +4,11 @@
 //! (repetition, frequency, presence), then greedy, or temperature, min-p, top-k, top-p and a draw. Top-p counts mass among what min-p and
 //! top-k left.
 //!
-//! - Bias, presence and frequency: OpenAI's API reference; `mu[j] -> mu[j] - c[j] * frequency - (c[j] > 0) * presence`, over generated tokens.
+//! - Bias, presence and frequency: OpenAI's API reference; `mu[j] -> mu[j] - c[j] * frequency - (c[j] > 0) * presence`, over generated
+//!   tokens.
 //! - Repetition: Keskar et al., CTRL (2019), section 4.1, over prompt and generated tokens; as everywhere, a negative logit is multiplied.
-//! - Top-p: Holtzman et al., The curious case of neural text degeneration (2019). Top-k: Fan et al., Hierarchical neural story generation (2018).
+//! - Top-p: Holtzman et al., The curious case of neural text degeneration (2019). Top-k: Fan et al., Hierarchical neural story
+//!   generation (2018).
 //! - Min-p: Nguyen et al., Turning up the heat: min-p sampling (2024).
 //!
 //! Invariant: no two tokens are ever equal in order (ties go to the lower id), sums run in a fixed order, and nothing depends on threads,

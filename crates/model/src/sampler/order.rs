@@ -1,6 +1,7 @@
 //! Logits as integers that sort: larger is better, and of equal logits the lower id is better.
 //!
-//! Invariant: no two tokens have the same rank, so that selections and sorts have one result, and `logit` and `token` give back what was put in.
+//! Invariant: no two tokens have the same rank, so that selections and sorts have one result, and `logit` and `token` give back what was
+//! put in.
 
 /// A token and its logit.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]

@@ -1,7 +1,8 @@
 //! Stop strings over a stream of text pieces.
 //!
 //! Each stop string is searched by Knuth, Morris and Pratt's automaton (Fast pattern matching in strings, 1977), whose state is exactly
-//! how much of the string the text could be in the middle of: the longest such state is what must be held back, and any text takes linear time.
+//! how much of the string the text could be in the middle of: the longest such state is what must be held back, and any text takes
+//! linear time.
 //! Invariant: text that was handed out is no part of a stop string; the result does not depend on how the text is cut into pieces.
 
 /// What a piece changed.

@@ -1,8 +1,10 @@
 //! A conversation as the model was trained to read it: the chat template out of the GGUF, rendered unchanged.
 //!
-//! The environment is that of Hugging Face's `apply_chat_template` (transformers, utils/chat_template_utils.py): trimmed and stripped blocks, loop controls,
+//! The environment is that of Hugging Face's `apply_chat_template` (transformers, utils/chat_template_utils.py): trimmed and stripped
+//! blocks, loop controls,
 //! `raise_exception`, a `tojson` that escapes no HTML, Python's methods on strings and dicts.
-//! There is no `strftime_now`, which templates must do without anyway where it is not defined: the same turns are the same prompt on whatever
+//! There is no `strftime_now`, which templates must do without anyway where it is not defined: the same turns are the same prompt on
+//! whatever
 //! day, so that another attempt computes the same.
 //!
 //! Invariant: rendering ends (fuel) and its result is bounded; content of messages is data and never template.

@@ -11,7 +11,7 @@
 //!   generation (2018).
 //! - Min-p: Nguyen et al., Turning up the heat: min-p sampling (2024).
 //!
-//! Invariant: no two tokens are ever equal in order (ties go to the lower id), sums run in a fixed order, and nothing depends on threads,
+//! Invariant: no two tokens are ever equal in order (ties go to the lower id), sums run in a fixed order, and no choice depends on threads,
 //! time or the machine's libm. NaN counts as minus infinity, plus infinity as the largest number.
 // contract: C-14
 

@@ -3,6 +3,7 @@
 mod exact;
 mod reference;
 mod text;
+mod tiny;
 
 use std::path::PathBuf;
 

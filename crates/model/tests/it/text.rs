@@ -69,3 +69,17 @@ fn an_unwanted_text_is_not_encoded() {
     let tokenizer = Tokenizer::new(&real_file()).unwrap();
     assert!(matches!(tokenizer.encode_with("hello", &|| true), Err(TextError::Cancelled)));
 }
+
+// contract: C-13 (being tokenised)
+#[test]
+#[ignore = "needs the real model"]
+fn a_text_that_is_no_longer_wanted_is_left_within_a_few_words() {
+    let tokenizer = Tokenizer::new(&real_file()).unwrap();
+    let text = "It is a truth universally acknowledged. ".repeat(25_000);
+    let looks = std::cell::Cell::new(0);
+    let unwanted = || looks.replace(looks.get() + 1) >= 2;
+    let begin = Instant::now();
+    assert!(matches!(tokenizer.encode_with(&text, &unwanted), Err(TextError::Cancelled)));
+    assert!(begin.elapsed() < Duration::from_millis(100), "{:?}", begin.elapsed());
+    assert_eq!(looks.get(), 3);
+}

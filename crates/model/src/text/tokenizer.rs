@@ -131,7 +131,7 @@ impl Tokenizer {
 
     /// Bytes of the vocabulary's longest token, control tokens' names included.
     pub fn longest_token(&self) -> usize {
-        (0..self.pieces.len() as u32).map(|t| self.pieces.bytes(t).len()).max().unwrap_or(0)
+        (0..self.pieces.len()).map(|t| self.pieces.bytes(t).len()).max().unwrap_or(0)
     }
 
     /// The model's own tokens that end a turn.

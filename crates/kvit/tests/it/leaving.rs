@@ -10,9 +10,9 @@ use crate::server::{Caller, Leave, Server, chat_body, real_model, rest};
 
 const STORY: &str = "Tell me a long story about a lighthouse.";
 
-/// About 3,000 tokens of prompt.
-fn long_prompt() -> String {
-    "The keeper counted the ships, one by one, and wrote their names into the book. ".repeat(180)
+/// About 3,000 tokens of prompt, of which the prefix index knows nothing yet.
+fn long_prompt(id: &str) -> String {
+    format!("{id}: ") + &"The keeper counted the ships, one by one, and wrote their names into the book. ".repeat(180)
 }
 
 /// What every abandoned run must show.
@@ -62,7 +62,7 @@ fn real_close_and_reset_in_every_phase() {
         // Before the headers, in the prefill of about 3,000 tokens; and a caller who waits for the whole answer.
         for (phase, stream) in [("prefill", true), ("prefill-whole", false)] {
             let id = name(phase);
-            let caller = Caller::chat(&server, &id, &chat_body(&long_prompt(), 20, stream));
+            let caller = Caller::chat(&server, &id, &chat_body(&long_prompt(&id), 20, stream));
             prefill_reached(&server, &id);
             caller.leave(how);
             let run = server.settled(&id);

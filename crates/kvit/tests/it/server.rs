@@ -238,9 +238,10 @@ impl Caller {
             drop(self.reader);
             drop(stream);
         } else {
-            // Unread bytes would turn a close into a reset: read what is there first.
-            let _ = stream.set_nonblocking(true);
+            // Unread bytes would turn a close into a reset, also those that are still on their way: after its own end is sent, a caller in
+            // good order reads until the server has closed too.
             let _ = stream.shutdown(Shutdown::Write);
+            let _ = stream.set_read_timeout(Some(Duration::from_secs(5)));
             let mut rest = [0; 65_536];
             while matches!((&stream).read(&mut rest), Ok(n) if n > 0) {}
             drop(self.reader);

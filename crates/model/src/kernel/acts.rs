@@ -62,8 +62,7 @@ impl Acts {
     pub fn view(&mut self, tokens: usize, columns: usize) -> ActsView {
         let groups = tokens.div_ceil(GROUP);
         let blocks = groups * (columns / BLOCK);
-        // One block more: tile registers take blocks by two.
-        grow(&mut self.values, (blocks + 1) * (GROUP * BLOCK / 64));
+        grow(&mut self.values, blocks * (GROUP * BLOCK / 64));
         grow(&mut self.scales, blocks);
         grow(&mut self.scaled_sums, blocks);
         grow(&mut self.sums, blocks);

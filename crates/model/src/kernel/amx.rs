@@ -3,6 +3,10 @@
 //! The integer dots are exact and the float steps are those of `matmul`, so the bits are the same. A weight tile is unpacked once into a
 //! buffer in the first cache and used for all tokens.
 //!
+//! Two groups of tokens meet two weight tiles, so that each tile register's load serves two products, and the dots of a few blocks are done
+//! before their float steps: loads and stores of tile registers overlap little with vector instructions, so fewer loads are what counts,
+//! and with the blocks done in turns one product's sums at a time are in registers.
+//!
 //! Invariant: tile registers are configured and released inside one call; between calls a thread holds none.
 #![allow(unsafe_op_in_unsafe_fn, reason = "each kernel is unsafe as a whole, for the one reason that its Safety section states")]
 
@@ -19,8 +23,10 @@ use super::simd::{LANES, Lanes};
 
 /// From this many tokens on tile registers beat vector instructions: a tile's unpacking must serve more than one group.
 const TOKENS_MIN: usize = GROUP + 1;
-/// Blocks whose dots are in memory at a time: two being computed, two being used.
-const RING: usize = 4;
+/// Blocks whose dots are in memory at a time; with those of four products they take 16 KiB, a third of the first cache.
+const CHUNK: usize = 4;
+/// Products worked on together: two groups of tokens times two weight tiles.
+const TOGETHER: usize = 4;
 /// Bytes of a block's dots: 16 tokens x 16 rows of i32.
 const DOT_BYTES: usize = 1024;
 /// Lines of an unpacked block.
@@ -28,17 +34,19 @@ const LINES: usize = GROUP * BLOCK / 64;
 /// How far ahead of the tile being unpacked its memory is asked for, in bytes.
 const AHEAD: usize = 4096;
 
+type F = <Avx512 as Lanes>::F;
+
 /// A thread's unpacked tiles and dots.
 #[derive(Default)]
 pub struct TileMemory {
-    value: Unpacked,
-    gate: Unpacked,
+    first: Unpacked,
+    second: Unpacked,
     dots: Vec<Line>,
 }
 
 /// A tile of a quantised matrix as the tile registers read it.
-#[derive(Default)]
 struct Unpacked {
+    kind: Kind,
     words: Vec<Line>,
     scales: Vec<Line>,
     minima: Vec<Line>,
@@ -82,20 +90,31 @@ pub unsafe fn multiply_tiles(p: &Product, tiles: Range<usize>, memory: &mut Tile
         return multiply::<Avx512>(p, tiles);
     }
     configure();
-    let TileMemory { value, gate: gate_memory, dots } = memory;
-    grow(dots, RING * DOT_BYTES / 64);
-    for tile in tiles {
-        value.unpack(p.matrix, tile);
-        if let Some(gate) = gate {
-            gate_memory.unpack(gate, tile);
+    let TileMemory { first, second, dots } = memory;
+    grow(dots, TOGETHER * CHUNK * DOT_BYTES / 64);
+    let step = if gate.is_some() { 1 } else { 2 };
+    for tile in tiles.clone().step_by(step) {
+        first.unpack(p.matrix, tile);
+        // A gated product's second tile is the gate's, another's is the next one.
+        let other = match gate {
+            Some(gate) => Some((gate, tile)),
+            None => (tile + 1 < tiles.end).then_some((p.matrix, tile + 1)),
+        };
+        if let Some((matrix, tile)) = other {
+            second.unpack(matrix, tile);
         }
-        for token in (0..p.tokens).step_by(GROUP) {
-            let v = product(value, p.matrix.kind(), p.acts, token, dots);
-            let g = match gate {
-                Some(gate) => product(gate_memory, gate.kind(), p.acts, token, dots),
-                None => v,
-            };
-            finish::<Avx512, GROUP>(p, tile, token, p.tokens - token, &v, &g);
+        let (weights, used) = if other.is_some() { ([&*first, &*second], 2) } else { ([&*first, &*first], 1) };
+        for token in (0..p.tokens).step_by(2 * GROUP) {
+            let mut acc = [[[Avx512::zero(); GROUP]; 2]; 2];
+            products(weights, used, p, token, dots, &mut acc);
+            for (g, [v, w]) in acc.iter().enumerate() {
+                let token = token + g * GROUP;
+                let count = p.tokens.saturating_sub(token);
+                finish::<Avx512, GROUP>(p, tile, token, count, v, w);
+                if gate.is_none() && used == 2 {
+                    finish::<Avx512, GROUP>(p, tile + 1, token, count, w, w);
+                }
+            }
         }
     }
     asm!("tilerelease", options(nostack, nomem));
@@ -115,11 +134,19 @@ unsafe fn configure() {
     asm!("ldtilecfg [{}]", in(reg) &config, options(nostack, readonly));
 }
 
+impl Default for Unpacked {
+    fn default() -> Unpacked {
+        Unpacked { kind: Kind::Q4_1, words: Vec::new(), scales: Vec::new(), minima: Vec::new() }
+    }
+}
+
 impl Unpacked {
+    /// Unpacks a tile of a quantised matrix.
     #[inline(always)]
     unsafe fn unpack(&mut self, m: &Matrix, tile: usize) {
+        self.kind = m.kind();
         let blocks = m.columns() / BLOCK;
-        grow(&mut self.words, (blocks + 1) * LINES);
+        grow(&mut self.words, blocks * LINES);
         grow(&mut self.scales, blocks);
         grow(&mut self.minima, blocks);
         let step = m.kind().block_bytes() * LANES;
@@ -146,63 +173,87 @@ impl Unpacked {
     }
 }
 
-/// One tile for the group of tokens that begins at `token`; of the results behind the last token nothing is used.
-///
-/// The dots of two blocks are under way in the tile unit while the float steps of the two before are done by the vector units.
+/// The products of two weight tiles, of which the first `used` count, and the two groups of tokens from `token` on: `acc[group][tile]`.
+/// Of results behind the last token nothing is used.
 #[inline(always)]
-unsafe fn product(w: &Unpacked, kind: Kind, acts: ActsView, token: usize, dots: &mut [Line]) -> [<Avx512 as Lanes>::F; GROUP] {
-    let blocks = acts.columns / BLOCK;
+unsafe fn products(w: [&Unpacked; 2], used: usize, p: &Product, token: usize, dots: &mut [Line], acc: &mut [[[F; GROUP]; 2]; 2]) {
+    let blocks = p.acts.columns / BLOCK;
     let dots = dots.as_mut_ptr().cast::<u8>();
-    let mut acc = [Avx512::zero(); GROUP];
-    start(w, acts, token, 0, dots);
-    for first in (0..blocks).step_by(2) {
-        if first + 2 < blocks {
-            start(w, acts, token, first + 2, dots);
+    let groups = if token + GROUP < p.tokens { 2 } else { 1 };
+    let tokens = [token, token + (groups - 1) * GROUP];
+    for first in (0..blocks).step_by(CHUNK) {
+        let chunk = first..(first + CHUNK).min(blocks);
+        for block in chunk.clone() {
+            let a = tokens.map(|t| p.acts.values.add(p.acts.index(t, block) * BLOCK));
+            let b = w.map(|w| w.words.as_ptr().add(block * LINES));
+            dots_of(a, b, dots.add((block - first) * TOGETHER * DOT_BYTES));
         }
-        for block in first..(first + 2).min(blocks) {
-            let at = acts.index(token, block);
-            let row_scale = Avx512::load(w.scales.as_ptr().add(block).cast());
-            let minimum = Avx512::load(w.minima.as_ptr().add(block).cast());
-            let dots = dots.add(block % RING * DOT_BYTES);
-            for i in 0..GROUP {
-                let dot = Avx512::int_load(dots.add(i * 64));
-                if kind == Kind::Q4_1 {
-                    acc[i] = scaled::<Avx512>(acc[i], dot, row_scale, *acts.scales.add(at + i));
-                    acc[i] = Avx512::fma(minimum, Avx512::set1(*acts.scaled_sums.add(at + i)), acc[i]);
-                } else {
-                    let dot = Avx512::int_add(dot, Avx512::int_set1(-128 * *acts.sums.add(at + i)));
-                    acc[i] = scaled::<Avx512>(acc[i], dot, row_scale, *acts.scales.add(at + i));
+        for g in 0..groups {
+            for t in 0..used {
+                let dots = dots.add((2 * g + t) * DOT_BYTES);
+                match w[t].kind {
+                    Kind::Q4_1 => float_steps::<true>(&mut acc[g][t], w[t], p.acts, tokens[g], chunk.clone(), dots),
+                    _ => float_steps::<false>(&mut acc[g][t], w[t], p.acts, tokens[g], chunk.clone(), dots),
                 }
             }
         }
     }
-    acc
 }
 
-/// Starts the dots of `block` and the one behind it, signed activations times unsigned weights, into their places in the ring. Behind the
-/// last block of an odd number lies room (see `unpack` and `Acts::view`) whose dots nobody uses.
+/// The float steps of the blocks `chunk`; a block's dots lie `TOGETHER` times `DOT_BYTES` behind those of the one before.
 #[inline(always)]
-unsafe fn start(w: &Unpacked, acts: ActsView, token: usize, block: usize, dots: *mut u8) {
-    let a = acts.values.add(acts.index(token, block) * BLOCK);
-    let b = w.words.as_ptr().add(block * LINES);
-    let c = dots.add(block % RING * DOT_BYTES);
-    macro_rules! two {
-        ($c:literal, $d:literal) => {
-            asm!(
-                concat!("tilezero ", $c),
-                concat!("tilezero ", $d),
-                "tileloadd tmm4, [{a} + {half}*1]",
-                "tileloadd tmm6, [{b} + {line}*1]",
-                concat!("tdpbsud ", $c, ", tmm4, tmm6"),
-                "tileloadd tmm5, [{a} + {half}*1 + 512]",
-                "tileloadd tmm7, [{b} + {line}*1 + 512]",
-                concat!("tdpbsud ", $d, ", tmm5, tmm7"),
-                concat!("tilestored [{c} + {line}*1], ", $c),
-                concat!("tilestored [{c} + {line}*1 + 1024], ", $d),
-                a = in(reg) a, b = in(reg) b, c = in(reg) c, half = in(reg) BLOCK, line = in(reg) 64usize,
-                options(nostack),
-            )
-        };
+unsafe fn float_steps<const Q4: bool>(
+    acc: &mut [F; GROUP],
+    w: &Unpacked,
+    acts: ActsView,
+    token: usize,
+    chunk: Range<usize>,
+    mut dots: *const u8,
+) {
+    let mut sums = *acc;
+    for block in chunk {
+        let at = acts.index(token, block);
+        let row_scale = Avx512::load(w.scales.as_ptr().add(block).cast());
+        let minimum = Avx512::load(w.minima.as_ptr().add(block).cast());
+        let scales = acts.scales.add(at);
+        let scaled_sums = acts.scaled_sums.add(at);
+        for i in 0..GROUP {
+            let mut dot = Avx512::int_load(dots.add(i * 64));
+            if !Q4 {
+                dot = Avx512::int_add(dot, Avx512::int_set1(-128 * *acts.sums.add(at + i)));
+            }
+            sums[i] = scaled::<Avx512>(sums[i], dot, row_scale, *scales.add(i));
+            if Q4 {
+                sums[i] = Avx512::fma(minimum, Avx512::set1(*scaled_sums.add(i)), sums[i]);
+            }
+        }
+        dots = dots.add(TOGETHER * DOT_BYTES);
     }
-    if block.is_multiple_of(RING) { two!("tmm0", "tmm1") } else { two!("tmm2", "tmm3") }
+    *acc = sums;
+}
+
+/// One block's dots, signed activations times unsigned weights: 16 tokens x 16 rows of `a[0]` and `b[0]`, then of `a[0]` and `b[1]`, then of
+/// `a[1]` with both.
+#[inline(always)]
+unsafe fn dots_of(a: [*mut i8; 2], b: [*const Line; 2], c: *mut u8) {
+    asm!(
+        "tilezero tmm0",
+        "tilezero tmm1",
+        "tilezero tmm2",
+        "tilezero tmm3",
+        "tileloadd tmm4, [{a} + {half}*1]",
+        "tileloadd tmm6, [{b} + {line}*1]",
+        "tdpbsud tmm0, tmm4, tmm6",
+        "tileloadd tmm7, [{bb} + {line}*1]",
+        "tdpbsud tmm1, tmm4, tmm7",
+        "tileloadd tmm5, [{aa} + {half}*1]",
+        "tdpbsud tmm2, tmm5, tmm6",
+        "tdpbsud tmm3, tmm5, tmm7",
+        "tilestored [{c} + {line}*1], tmm0",
+        "tilestored [{c} + {line}*1 + 1024], tmm1",
+        "tilestored [{c} + {line}*1 + 2048], tmm2",
+        "tilestored [{c} + {line}*1 + 3072], tmm3",
+        a = in(reg) a[0], aa = in(reg) a[1], b = in(reg) b[0], bb = in(reg) b[1], c = in(reg) c,
+        half = in(reg) BLOCK, line = in(reg) 64usize, options(nostack),
+    );
 }

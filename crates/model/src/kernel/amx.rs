@@ -93,6 +93,7 @@ pub unsafe fn multiply_tiles(p: &Product, tiles: Range<usize>, memory: &mut Tile
     let TileMemory { first, second, dots } = memory;
     grow(dots, TOGETHER * CHUNK * DOT_BYTES / 64);
     let step = if gate.is_some() { 1 } else { 2 };
+    let mut acc = [[[Avx512::zero(); GROUP]; 2]; 2];
     for tile in tiles.clone().step_by(step) {
         first.unpack(p.matrix, tile);
         // A gated product's second tile is the gate's, another's is the next one.
@@ -105,7 +106,6 @@ pub unsafe fn multiply_tiles(p: &Product, tiles: Range<usize>, memory: &mut Tile
         }
         let (weights, used) = if other.is_some() { ([&*first, &*second], 2) } else { ([&*first, &*first], 1) };
         for token in (0..p.tokens).step_by(2 * GROUP) {
-            let mut acc = [[[Avx512::zero(); GROUP]; 2]; 2];
             products(weights, used, p, token, dots, &mut acc);
             for (g, [v, w]) in acc.iter().enumerate() {
                 let token = token + g * GROUP;
@@ -186,6 +186,11 @@ unsafe fn products(w: [&Unpacked; 2], used: usize, p: &Product, token: usize, do
         for block in chunk.clone() {
             let a = tokens.map(|t| p.acts.values.add(p.acts.index(t, block) * BLOCK));
             let b = w.map(|w| w.words.as_ptr().add(block * LINES));
+            // The activations of all tokens are in the second cache: they are asked for a chunk ahead.
+            let (ahead, later) = if block + CHUNK < blocks { (block + CHUNK, 0) } else { (block + CHUNK - blocks, 2 * GROUP) };
+            for t in tokens {
+                prefetch(p.acts.values.wrapping_add(p.acts.index(t + later, ahead) * BLOCK).cast(), GROUP * BLOCK);
+            }
             dots_of(a, b, dots.add((block - first) * TOGETHER * DOT_BYTES));
         }
         for g in 0..groups {
@@ -210,7 +215,7 @@ unsafe fn float_steps<const Q4: bool>(
     chunk: Range<usize>,
     mut dots: *const u8,
 ) {
-    let mut sums = *acc;
+    let mut sums = if chunk.start == 0 { [Avx512::zero(); GROUP] } else { *acc };
     for block in chunk {
         let at = acts.index(token, block);
         let row_scale = Avx512::load(w.scales.as_ptr().add(block).cast());

@@ -9,6 +9,7 @@
 
 use kv::BlockId;
 
+use crate::arch::head::{self, Rows};
 use crate::arch::llama::{Layer, Llama};
 use crate::arch::work::{
     At, CHUNKS_A_THREAD, Needs, by_token, check_written_once, linear, needs, operand, product, store_operand, with_scratch,
@@ -384,10 +385,9 @@ impl Pass<'_> {
         if count == 0 {
             return;
         }
-        let acts = self.normalised(&model.norm, &model.head.parts, count);
-        let (c, stride) = (&mut *self.compute, model.head.width());
+        let (c, stride) = (&mut *self.compute, model.head.tiles() * LANES);
         (c.vocab, c.logits_stride) = (model.shape.vocab, stride);
-        c.logits.resize(count * stride, 0.0);
-        linear(&mut c.threads, c.kernels, &model.head, acts, count, (At(c.logits.as_mut_ptr()), stride), Epilogue::Store);
+        let rows = Rows { residual: &c.residual, count, norm: (&model.norm, model.shape.epsilon) };
+        head::logits(&mut c.threads, c.kernels, &model.head, &rows, &mut c.acts, (&mut c.logits, stride));
     }
 }

@@ -73,7 +73,7 @@ pub struct Llama {
     pub(crate) rope: Rope,
     pub(crate) layers: Vec<Layer>,
     pub(crate) norm: Vec<f32>,
-    pub(crate) head: Linear,
+    pub(crate) head: Matrix,
     /// The embedding where it is not the output matrix too.
     embedding: Option<Matrix>,
 }
@@ -91,7 +91,7 @@ impl Llama {
         let layers = (0..shape.layers).map(|i| loader.layer(i, &shape)).collect::<Result<_, _>>()?;
         let tied = gguf.tensor("output.weight").is_err();
         let embedding = if tied { None } else { Some(loader.matrix("token_embd.weight", shape.dim, Some(shape.vocab))?) };
-        let head = loader.linear(&[(if tied { "token_embd.weight" } else { "output.weight" }.to_owned(), shape.vocab)], shape.dim)?;
+        let head = loader.matrix(if tied { "token_embd.weight" } else { "output.weight" }, shape.dim, Some(shape.vocab))?;
         let norm = loader.floats("output_norm.weight", shape.dim)?;
         Ok(Llama { shape, rope, layers, norm, head, embedding })
     }
@@ -103,7 +103,7 @@ impl Llama {
 
     /// Writes a token's embedding; `token` is below the vocabulary's size.
     pub(crate) fn embed(&self, token: u32, out: &mut [f32]) {
-        self.embedding.as_ref().unwrap_or(&self.head.parts[0]).row(token as usize, out);
+        self.embedding.as_ref().unwrap_or(&self.head).row(token as usize, out);
     }
 }
 

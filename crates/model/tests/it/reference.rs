@@ -1,8 +1,8 @@
 //! The real model against a float32 reference (transformers), through fixtures made once (bench/fixtures).
 //!
 //! In the reference mode the greedy text is the reference's. With int8 activations neither we nor llama.cpp equal it, so there the gates
-//! are statistics on the same positions: distance of log-probabilities no more than llama.cpp's, agreement no worse beyond chance, and
-//! perplexity close to the reference's.
+//! are counted on the same positions: distance of log-probabilities and greedy tokens that differ no more than llama.cpp's, and perplexity
+//! close to the reference's.
 
 use kv::BlockId;
 use model::arch::forward::{Compute, Span, SpanDone};
@@ -112,8 +112,7 @@ fn in_the_fast_mode_agreement_and_distance_are_no_worse_than_llama_cpps() {
     println!("rms distance of log-probabilities {distance:.4}, llama.cpp {their_distance:.4}");
     assert_eq!(positions as u64, llama_cpp["agreement"]["positions"].as_u64().unwrap(), "the same positions");
     assert!(distance <= their_distance, "distance {distance}, llama.cpp {their_distance}");
-    // Near ties fall either way in both, so the counts differ by chance: two standard deviations of the misses that are not shared.
-    assert!(only_ours - only_theirs <= 2.0 * (only_ours + only_theirs).sqrt(), "{only_ours} misses that are not llama.cpp's too");
+    assert!(misses.len() <= their_misses.len(), "{} misses, llama.cpp {}", misses.len(), their_misses.len());
 }
 
 #[test]

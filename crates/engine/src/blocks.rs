@@ -230,29 +230,29 @@ impl Engine {
         node.is_some()
     }
 
-    /// Says "I compute these" for the full blocks from `first` to before `end`, so that others with the same prefix wait for them.
-    /// Returns where to stop: before the first block that somebody else has or computes.
-    pub(crate) fn claim_blocks(&mut self, key: u64, s: usize, first: usize, end: usize) -> usize {
+    /// Whether block `b`, the next that is not in the sequence's chain, will come from somebody else: a chunk ends before it. Of the block
+    /// with the last token, whose logits are needed, and of the first block of a chunk it does not say so: those are computed.
+    pub(crate) fn will_be_shared(&mut self, key: u64, s: usize, b: usize) -> bool {
+        let bt = self.limits.block_tokens as usize;
+        let seq = &self.attempts[&key].sequences[s];
+        (b + 1) * bt < seq.tokens.len() && b * bt > seq.scheduled && !matches!(self.look_up(key, s, b), Next::Nobody)
+    }
+
+    /// Says "I compute these" for the full blocks from `first` to before `end` that nobody has, so that others with the same prefix wait
+    /// for them. The sequence has blocks for them: nobody waits for one that does not run.
+    pub(crate) fn claim_blocks(&mut self, key: u64, s: usize, first: usize, end: usize) {
         let bt = self.limits.block_tokens as usize;
         for b in first..end {
-            let last_known = self.attempts[&key].sequences[s].tokens.len() - 1;
-            let could_share = (b + 1) * bt <= last_known;
-            match self.look_up(key, s, b) {
-                Next::Nobody => {
-                    let Some(parent) = self.parent_node(key, s, b) else { return end };
-                    let seq = &self.attempts[&key].sequences[s];
-                    let begun = self.pool.begin(parent, &seq.tokens[b * bt..(b + 1) * bt], seq.owner);
-                    let Some(attempt) = self.attempts.get_mut(&key) else { return end };
-                    match begun {
-                        Ok(node) => attempt.sequences[s].nodes.push(node),
-                        Err(_) => return end, // the index is full of claims: compute without one
-                    }
-                }
-                _ if could_share && b * bt > self.attempts[&key].sequences[s].scheduled => return b,
-                _ => return end, // the block with the last token: compute it privately
+            let Next::Nobody = self.look_up(key, s, b) else { return };
+            let Some(parent) = self.parent_node(key, s, b) else { return };
+            let seq = &self.attempts[&key].sequences[s];
+            let begun = self.pool.begin(parent, &seq.tokens[b * bt..(b + 1) * bt], seq.owner);
+            let Some(attempt) = self.attempts.get_mut(&key) else { return };
+            match begun {
+                Ok(node) => attempt.sequences[s].nodes.push(node),
+                Err(_) => return, // the index is full of claims: compute without one
             }
         }
-        end
     }
 
     /// A step that never completes takes the draining blocks behind it along.

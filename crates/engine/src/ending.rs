@@ -11,7 +11,14 @@ use crate::engine::Engine;
 use crate::io::Effect;
 
 impl Engine {
-    /// A cancel, or a refusal by the shell that prepares the prompt. Works in every state and answers in every state.
+    /// The shell that prepares the prompt could not. Whoever has ended meanwhile stays as he is.
+    pub(crate) fn refused(&mut self, id: &AttemptId, outcome: Outcome) {
+        let Some(&key) = self.by_id.get(id) else { return };
+        self.end_attempt(key, outcome);
+        self.release_if_drained(key);
+    }
+
+    /// A cancel. Works in every state and answers in every state.
     pub(crate) fn end_by_name(&mut self, id: &AttemptId, number: u64, outcome: Outcome) {
         let cause = outcome.cause;
         let Some(&key) = self.by_id.get(id) else {

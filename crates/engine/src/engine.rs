@@ -87,6 +87,7 @@ impl Engine {
         match input {
             Input::Submit(submission) => self.submit(*submission),
             Input::Tokenised { attempt, tokens } => self.tokenised(&attempt, tokens),
+            Input::Refused { attempt, outcome } => self.refused(&attempt, outcome),
             Input::End { attempt, number, outcome } => self.end_by_name(&attempt, number, outcome),
             Input::Stop { attempt, sequence } => self.stop_found(&attempt, sequence),
             Input::StepDone(done) => self.step_done(done),

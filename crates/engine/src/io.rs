@@ -42,7 +42,14 @@ pub enum Input {
         /// The prompt.
         tokens: Vec<u32>,
     },
-    /// Somebody wants it to end; or its prompt could not be made (`invalid`, `over_limit`).
+    /// Its prompt could not be made (`invalid`, `over_limit`).
+    Refused {
+        /// Which attempt.
+        attempt: AttemptId,
+        /// Why.
+        outcome: Outcome,
+    },
+    /// Somebody wants it to end.
     End {
         /// Which attempt.
         attempt: AttemptId,

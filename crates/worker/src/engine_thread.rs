@@ -170,9 +170,9 @@ impl EngineThread {
                 self.gateway = Some(incarnation);
                 self.take_down(message, arrived);
             }
-            Mail::Tokenised { attempt, number, result } => match result {
+            Mail::Tokenised { attempt, result } => match result {
                 Ok(tokens) => self.apply(Input::Tokenised { attempt, tokens }),
-                Err(outcome) => self.apply(Input::End { attempt, number, outcome }),
+                Err(outcome) => self.apply(Input::Refused { attempt, outcome }),
             },
             Mail::StepDone(done) => self.apply(Input::StepDone(done)),
             Mail::Stop => {
@@ -245,7 +245,7 @@ impl EngineThread {
             self.answers.remove(&submit.attempt);
         }
         if self.answers.contains_key(&submit.attempt) {
-            self.jobs.send(Job { attempt: submit.attempt, number: submit.number, prompt: submit.prompt, unwanted });
+            self.jobs.send(Job { attempt: submit.attempt, prompt: submit.prompt, unwanted });
         }
     }
 

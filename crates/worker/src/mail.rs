@@ -12,8 +12,6 @@ pub(crate) enum Mail {
     Tokenised {
         /// Whose.
         attempt: AttemptId,
-        /// The number of its submit.
-        number: u64,
         /// The tokens, or why there are none.
         result: Result<Vec<u32>, Outcome>,
     },
@@ -26,7 +24,6 @@ pub(crate) enum Mail {
 /// A prompt to be tokenised, off the engine thread.
 pub(crate) struct Job {
     pub attempt: AttemptId,
-    pub number: u64,
     pub prompt: lifecycle::message::Prompt,
     /// Set when nobody wants the result any more.
     pub unwanted: Flag,

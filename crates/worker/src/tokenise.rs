@@ -42,7 +42,7 @@ fn run(text: &Text, context: u32, mailbox: &Sender<Mail>, jobs: &Mutex<Receiver<
         // A prompt must not be able to take the thread away from those that come after it.
         let result = catch_unwind(AssertUnwindSafe(|| tokens(text, context, &job)));
         let result = result.unwrap_or_else(|_| Err(Outcome::because(Cause::WorkerError, "the prompt could not be tokenised")));
-        let _ = mailbox.send(Mail::Tokenised { attempt: job.attempt, number: job.number, result });
+        let _ = mailbox.send(Mail::Tokenised { attempt: job.attempt, result });
     }
 }
 

@@ -1,6 +1,6 @@
 //! One case at a time: each promise of the engine, shown by counts of steps, tokens and blocks.
 
-use lifecycle::{Cause, OutcomeKind, Time};
+use lifecycle::{Cause, Outcome, OutcomeKind, Time};
 
 use super::simulated::{BT, World, id, isolated};
 use crate::device::{DeviceError, RowDone};
@@ -328,4 +328,19 @@ fn salts_keep_prefixes_apart() {
     w.finish(50);
     assert_eq!((w.seen("b").cached_tokens, w.seen("c").cached_tokens), (0, 33 / BT * BT));
     w.assert_at_rest();
+}
+
+// contract: C-4, C-8
+#[test]
+fn a_prompt_that_cannot_be_made_ends_its_attempt_and_acknowledges_no_cancel() {
+    let mut w = World::small(10);
+    let s = w.submission("bad");
+    w.apply(Input::Submit(Box::new(s)));
+    for _ in 0..2 {
+        w.apply(Input::Refused { attempt: id("bad"), outcome: Outcome::of(Cause::Invalid) });
+    }
+    w.assert_at_rest();
+    let seen = w.seen("bad");
+    assert_eq!((seen.ended.len(), seen.ended[0].cause), (1, Cause::Invalid));
+    assert_eq!((seen.released.len(), seen.acknowledged.len()), (1, 0));
 }

@@ -2,7 +2,10 @@
 
 mod commands;
 mod documents;
+mod http2;
+mod lab;
 mod leaving;
+mod lost;
 mod server;
 mod servers;
 mod storm;

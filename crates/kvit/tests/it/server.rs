@@ -189,7 +189,11 @@ pub struct Caller {
 
 impl Caller {
     pub fn post(server: &Server, path: &str, id: &str, body: &Value) -> Caller {
-        let mut stream = server.connect();
+        Caller::over(server.connect(), path, id, body)
+    }
+
+    /// Asks over a connection that is there already.
+    pub fn over(mut stream: TcpStream, path: &str, id: &str, body: &Value) -> Caller {
         send(&mut stream, "POST", path, Some(id), Some(body), false);
         let reader = BufReader::new(stream.try_clone().expect("a socket can be cloned"));
         Caller { stream: Some(stream), reader }

@@ -67,11 +67,10 @@ impl Pulse {
         if !stuck.is_zero() && stuck >= self.unread_max && there {
             return Some(Cause::ClientStalled);
         }
-        // Its kernel may be alive and its program not, or too busy with not reading to answer a PING.
-        sample.mute.filter(|mute| *mute >= self.lost_after).map(|_| {
-            let reads_not = queued > 0 && !in_flight && silent < self.lost_after / 2;
-            if reads_not { Cause::ClientStalled } else { Cause::ClientLost }
-        })
+        // Its kernel may be alive and its program gone. But one that takes what waits for it, however slowly, has its PING before it, and one
+        // with a closed window is judged above.
+        let takes = queued > 0 && (stuck < self.lost_after || (!in_flight && silent < self.lost_after / 2));
+        sample.mute.filter(|mute| *mute >= self.lost_after && !takes).map(|_| Cause::ClientLost)
     }
 }
 
@@ -134,13 +133,22 @@ mod tests {
     }
 
     #[test]
-    fn whoever_answers_no_ping_is_lost_or_if_its_window_is_closed_stalled() {
-        let at = Instant::now();
-        let judge = |look, mute| Pulse::new(&config(20, 60)).judge(&Sample { at, look, written: 9000, mute: Some(mute) });
-        assert_eq!(judge(QUIET, S * 19), None);
-        assert_eq!(judge(QUIET, S * 20), Some(Cause::ClientLost));
-        assert_eq!(judge(Look { queued: 9, ..QUIET }, S * 20), Some(Cause::ClientStalled));
-        assert_eq!(judge(Look { queued: 9, silent: S * 11, ..QUIET }, S * 20), Some(Cause::ClientLost));
-        assert_eq!(judge(Look { queued: 9, in_flight: true, ..QUIET }, S * 20), Some(Cause::ClientLost));
+    fn a_program_that_answers_no_ping_is_lost_unless_bytes_wait_that_it_takes_or_its_window_is_closed() {
+        let config = config(20, 60);
+        let start = Instant::now();
+        let judge = |look: fn(u32) -> Look, taken: fn(u32) -> u64| {
+            let mut pulse = Pulse::new(&config);
+            (0..600).find_map(|t| {
+                let look = Look { silent: S * (t % 5), ..look(t) };
+                let sample = Sample { at: start + S * t, look, written: taken(t) + look.queued, mute: Some(S * t) };
+                pulse.judge(&sample).map(|cause| (t, cause))
+            })
+        };
+        assert_eq!(judge(|_| QUIET, |_| 0), Some((20, Cause::ClientLost)));
+        let waiting = |_| Look { queued: 900, in_flight: true, ..QUIET };
+        assert_eq!(judge(waiting, |t| u64::from(t / 15)), None, "a slow reader");
+        assert_eq!(judge(waiting, |t| u64::from(t.min(100) / 15)), Some((110, Cause::ClientLost)));
+        let closed = |_| Look { queued: 900, ..QUIET };
+        assert_eq!(judge(closed, |_| 7), Some((60, Cause::ClientStalled)));
     }
 }

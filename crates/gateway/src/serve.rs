@@ -30,6 +30,8 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 const LAST_LOOK: Duration = Duration::from_millis(200);
 /// Parts of `client_lost_after` between two PINGs on an HTTP/2 connection.
 const PING_PARTS: u32 = 2;
+/// How long hyper itself waits for a PING's answer.
+const PING_WAIT_MAX: Duration = Duration::from_secs(24 * 3600);
 
 pub(crate) async fn serve(
     calls: &Arc<Calls>,
@@ -168,9 +170,9 @@ async fn speak(io: Observed, state: Arc<ConnState>, router: Router, config: &Gat
     builder.http1().timer(TokioTimer::new()).header_read_timeout(config.header_timeout).half_close(config.allow_half_close);
     builder.http1().max_buf_size(config.head_bytes_max.max(8 << 10));
     let mut http2 = builder.http2();
-    // hyper sends the PINGs; `attend` misses the answer before hyper's own limit, and knows what it means.
+    // hyper sends the PINGs; `attend` judges long before hyper's own limit, and knows a slow reader from one that is gone.
     let lost_after = config.client_lost_after;
-    http2.timer(TokioTimer::new()).keep_alive_interval(lost_after / PING_PARTS).keep_alive_timeout(lost_after);
+    http2.timer(TokioTimer::new()).keep_alive_interval(lost_after / PING_PARTS).keep_alive_timeout(PING_WAIT_MAX);
     http2.max_send_buf_size(config.send_buffer_bytes);
     http2.max_concurrent_streams(config.streams_max).max_header_list_size(u32::try_from(config.head_bytes_max).unwrap_or(u32::MAX));
     let mut http = pin!(builder.serve_connection(TokioIo::new(io), service));

@@ -59,8 +59,7 @@ pub(crate) fn limit_pauses(socket: impl AsFd, pause: Duration) {
     let ms = pause.as_millis().clamp(RTO_MAX_MS.0, RTO_MAX_MS.1) as libc::c_int;
     let length = size_of::<libc::c_int>() as libc::socklen_t;
     // SAFETY: the descriptor is open for as long as `socket` is borrowed, and the kernel reads `length` bytes of `ms`, which has that many.
-    let result =
-        unsafe { libc::setsockopt(socket.as_fd().as_raw_fd(), libc::IPPROTO_TCP, TCP_RTO_MAX_MS, (&raw const ms).cast(), length) };
+    let result = unsafe { libc::setsockopt(socket.as_fd().as_raw_fd(), libc::IPPROTO_TCP, TCP_RTO_MAX_MS, (&raw const ms).cast(), length) };
     if result != 0 {
         tracing::trace!(error = %io::Error::last_os_error(), "the kernel takes no limit of retransmission pauses");
     }

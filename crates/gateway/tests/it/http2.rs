@@ -22,6 +22,8 @@ type Data = bytes::Bytes;
 struct Client {
     send: SendRequest<Data>,
     connection: JoinHandle<()>,
+    /// A second handle on its socket.
+    socket: socket2::Socket,
 }
 
 struct Open {
@@ -30,15 +32,13 @@ struct Open {
     request: SendStream<Data>,
 }
 
-async fn handshake(builder: &h2::client::Builder, stand: &Stand) -> (SendRequest<Data>, Connection<TcpStream, Data>) {
-    let tcp = soon("a connection", TcpStream::connect(stand.addr)).await.expect("connect");
-    soon("a handshake", builder.handshake(tcp)).await.expect("HTTP/2")
-}
-
 /// A client with windows of this many bytes a stream.
 async fn client(stand: &Stand, window: u32) -> Client {
-    let (send, connection) = handshake(h2::client::Builder::new().initial_window_size(window), stand).await;
-    Client { send, connection: tokio::spawn(async { drop(connection.await) }) }
+    let tcp = soon("a connection", TcpStream::connect(stand.addr)).await.expect("connect");
+    let socket = socket2::SockRef::from(&tcp).try_clone().expect("a second handle");
+    let shake = h2::client::Builder::new().initial_window_size(window).handshake(tcp);
+    let (send, connection): (_, Connection<_, Data>) = soon("a handshake", shake).await.expect("HTTP/2");
+    Client { send, connection: tokio::spawn(async { drop(connection.await) }), socket }
 }
 
 impl Client {
@@ -55,8 +55,15 @@ impl Client {
         self.post(id, chat(&format!(r#","stream":{stream}"#)), true).await
     }
 
-    /// The connection is dropped as it is: no GOAWAY, a FIN.
+    /// A FIN, and whatever still comes is read: a close with something unread would be a reset.
     async fn close(self) {
+        self.socket.shutdown(std::net::Shutdown::Write).expect("a FIN");
+        soon("the server's end", self.connection).await.expect("it ended");
+    }
+
+    /// A RST.
+    async fn reset(self) {
+        self.socket.set_linger(Some(ms(0))).expect("SO_LINGER");
         self.connection.abort();
         let _ = self.connection.await;
     }
@@ -119,7 +126,11 @@ async fn ended(stand: &Stand, id: &str, cause: &str, at: (At, bool)) {
     let run = stand.settled(id).await;
     let delivery = if at == (At::Decode, true) { "partial" } else { "none" };
     assert_eq!((&run["outcome"]["kind"], &run["outcome"]["cause"]), (&"cancelled".into(), &cause.into()), "{at:?}");
-    assert_eq!((&run["delivery"], &run["released"], &run["superseded"]), (&delivery.into(), &true.into(), &serde_json::json!([])), "{at:?}");
+    assert_eq!(
+        (&run["delivery"], &run["released"], &run["superseded"]),
+        (&delivery.into(), &true.into(), &serde_json::json!([])),
+        "{at:?}"
+    );
     assert!(run["milestones"]["disconnect_observed"].is_number(), "{at:?}");
 }
 
@@ -156,12 +167,9 @@ async fn the_connection_is_closed_in_every_phase() {
 async fn the_connection_is_reset_in_every_phase() {
     for (at, stream) in EVERYWHERE {
         let mut stand = default_stand().await;
-        let tcp = soon("a connection", TcpStream::connect(stand.addr)).await.expect("connect");
-        tcp.set_zero_linger().expect("SO_LINGER");
-        let (send, connection) = soon("a handshake", h2::client::handshake(tcp)).await.expect("HTTP/2");
-        let mut client = Client { send, connection: tokio::spawn(async { drop(connection.await) }) };
+        let mut client = client(&stand, 65_535).await;
         let (_open, attempt) = reach(&mut stand, &mut client, "r", at, stream).await;
-        client.close().await;
+        client.reset().await;
         assert_eq!(stand.worker.obey(&attempt).await, Cause::ClientReset, "{at:?} {stream}");
         ended(&stand, "r", "client_reset", (at, stream)).await;
     }

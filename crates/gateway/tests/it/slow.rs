@@ -157,10 +157,11 @@ async fn a_caller_that_stops_reading_is_stalled_when_its_buffer_is_full() {
 // contract: C-6
 #[tokio::test(flavor = "multi_thread")]
 async fn a_whole_answer_that_nobody_reads_is_not_complete() {
-    let mut stand = stand(by_time()).await;
+    // Time enough to make JSON of it.
+    let mut stand = stand(gateway::GatewayConfig { send_buffer_bytes: 16 << 10, unread_max: ms(1500), ..by_time() }).await;
     let mut socket = with_buffer(&stand, Some(4096), &chat_request("r1", "")).await;
     let attempt = stand.worker.accept().await.attempt;
-    let last = stand.worker.delta(&attempt, 0, &"x".repeat(4 << 20), &[1], Some(Cause::Length));
+    let last = stand.worker.delta(&attempt, 0, &"x".repeat(512 << 10), &[1], Some(Cause::Length));
     stand.worker.step(vec![last]).await;
     stand.worker.end(&attempt, Outcome::of(Cause::Length), 1).await;
     let run = stand.settled("r1").await;
@@ -168,13 +169,14 @@ async fn a_whole_answer_that_nobody_reads_is_not_complete() {
     assert_eq!((&run["tokens"]["delivered"], &run["superseded"]), (&0.into(), &serde_json::json!(["client_stalled"])));
     let mut rest = Vec::new();
     let _ = soon("the end of the connection", socket.read_to_end(&mut rest)).await;
-    assert!(rest.len() < 1 << 20, "{} bytes were kept for nobody", rest.len());
+    assert!(rest.len() < 256 << 10, "{} bytes were kept for nobody", rest.len());
 }
 
 /// Its last bytes wait in the kernel, the run is long settled: the connection is not kept either.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_connection_whose_last_bytes_nobody_reads_is_closed() {
-    let mut stand = stand(by_time()).await;
+    // No other limit closes it.
+    let mut stand = stand(gateway::GatewayConfig { header_timeout: std::time::Duration::from_secs(3600), ..by_time() }).await;
     let mut socket = with_buffer(&stand, Some(4096), &chat_request("r1", "")).await;
     let attempt = stand.worker.accept().await.attempt;
     // Less than hyper and the kernel take.

@@ -1,12 +1,14 @@
 //! A caller that speaks HTTP/2 without TLS, over a socket that the test made.
 
-use std::net::TcpStream;
+use std::net::{Shutdown, TcpStream};
+use std::time::Duration;
 
 use bytes::Bytes;
 use h2::client::{ResponseFuture, SendRequest};
 use h2::{RecvStream, SendStream};
 use serde_json::Value;
 use tokio::runtime::Runtime;
+use tokio::task::JoinHandle;
 
 use crate::server::PATIENCE;
 
@@ -14,6 +16,9 @@ use crate::server::PATIENCE;
 pub struct Http2 {
     runtime: Runtime,
     send: SendRequest<Bytes>,
+    driver: JoinHandle<()>,
+    /// A second handle on its socket.
+    socket: TcpStream,
 }
 
 /// A request in progress.
@@ -26,15 +31,36 @@ pub struct Stream {
 
 impl Http2 {
     pub fn over(stream: TcpStream) -> Http2 {
+        Http2::with_window(stream, 65_535)
+    }
+
+    /// With a window of this many bytes a stream.
+    pub fn with_window(stream: TcpStream, window: u32) -> Http2 {
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().expect("a runtime");
+        let socket = stream.try_clone().expect("a second handle");
         stream.set_nonblocking(true).expect("a socket can be non-blocking");
-        let send = runtime.block_on(async {
+        let (send, driver) = runtime.block_on(async {
             let stream = tokio::net::TcpStream::from_std(stream).expect("a socket");
-            let (send, connection) = h2::client::handshake(stream).await.expect("the server speaks HTTP/2");
-            tokio::spawn(connection);
-            send
+            let (send, connection) =
+                h2::client::Builder::new().initial_window_size(window).handshake(stream).await.expect("the server speaks HTTP/2");
+            let driver = tokio::spawn(async { drop(connection.await) });
+            (send, driver)
         });
-        Http2 { runtime, send }
+        Http2 { runtime, send, driver, socket }
+    }
+
+    /// Closes in good order: whatever still comes is read, for unread bytes would make a reset of it.
+    pub fn close(self) -> Option<Http2> {
+        self.socket.shutdown(Shutdown::Write).expect("a FIN");
+        let ended = self.runtime.block_on(async { tokio::time::timeout(PATIENCE, self.driver).await });
+        ended.expect("the server closes too").expect("the driver ends");
+        None
+    }
+
+    /// Resets the connection.
+    pub fn reset(self) -> Option<Http2> {
+        socket2::SockRef::from(&self.socket).set_linger(Some(Duration::ZERO)).expect("linger can be set");
+        None
     }
 
     pub fn chat(&mut self, id: &str, body: &Value) -> Stream {
@@ -47,12 +73,18 @@ impl Http2 {
         })
     }
 
+    /// Waits for the answer's head.
+    pub fn headers(&self, stream: &mut Stream) {
+        if let Some(response) = stream.response.take() {
+            let response = self.runtime.block_on(async { tokio::time::timeout(PATIENCE, response).await });
+            stream.body = Some(response.expect("a head comes").expect("an answer").into_body());
+        }
+    }
+
     /// Reads until what came contains `wanted`.
     pub fn read_until(&self, stream: &mut Stream, wanted: &str) -> String {
+        self.headers(stream);
         let read = async {
-            if let Some(response) = stream.response.take() {
-                stream.body = Some(response.await.expect("an answer").into_body());
-            }
             let body = stream.body.as_mut().expect("an answer has a body");
             let mut text = String::new();
             while !text.contains(wanted) {

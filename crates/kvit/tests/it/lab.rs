@@ -55,7 +55,10 @@ impl Host {
         let own = std::fs::read_link("/proc/self/ns/net").expect("a process has a network namespace");
         let since = Instant::now();
         while std::fs::read_link(host.path()).is_ok_and(|ns| ns == own) {
-            assert!(since.elapsed() < Duration::from_secs(10), "no network namespace was made: is this root, and does the system allow it?");
+            assert!(
+                since.elapsed() < Duration::from_secs(10),
+                "no network namespace was made: is this root, and does the system allow it?"
+            );
             std::thread::sleep(Duration::from_millis(2));
         }
         host
@@ -126,8 +129,10 @@ impl Lab {
             self.client.enter();
             let since = Instant::now();
             loop {
-                match TcpStream::connect_timeout(&(SERVER.parse::<std::net::IpAddr>().expect("an address"), port).into(), Duration::from_secs(5))
-                {
+                match TcpStream::connect_timeout(
+                    &(SERVER.parse::<std::net::IpAddr>().expect("an address"), port).into(),
+                    Duration::from_secs(5),
+                ) {
                     Ok(stream) => return stream,
                     Err(e) => assert!(since.elapsed() < Duration::from_secs(30), "the client cannot reach the server: {e}"),
                 }

@@ -2,48 +2,25 @@
 //! `client_lost` within the documented time, and every block comes back.
 // contract: C-10, C-12, C-13, C-15, C-28
 
-use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
 use crate::http2::{Http2, Stream};
 use crate::lab::{Lab, in_lab};
-use crate::server::{Caller, Server, chat_body, rest};
+use crate::server::{Caller, SLOW, Server, chat_body, long_prompt, rest, slow_model};
 
 /// The least that `client_lost_after_ms` may be.
 const LOST_AFTER: Duration = Duration::from_secs(2);
 /// What a busy machine may take on top of it.
 const SLACK: Duration = Duration::from_secs(15);
-const OPTIONS: [&str; 15] = [
-    "--host",
-    "0.0.0.0",
-    "--client-lost-after-ms",
-    "2000",
-    "--keepalive-comment-ms",
-    "700",
-    // Longer than any wait here: whoever is found, is found as lost.
-    "--unread-max-ms",
-    "600000",
-    "--isa",
-    "scalar",
-    "--threads",
-    "1",
-    "--step-tokens",
-    "32",
-    "--log=warn",
-];
+/// Longer than any wait here is `unread_max_ms`: whoever is found, is found as lost.
+const LIMITS: &str = "--client-lost-after-ms=2000 --keepalive-comment-ms=700 --unread-max-ms=600000 --log=warn --host=0.0.0.0";
 
-/// A tiny model that is slow: a prompt of 3,000 tokens or an answer of 3,000 takes many times `LOST_AFTER`.
-fn slow_model() -> PathBuf {
-    static PATH: std::sync::OnceLock<PathBuf> = std::sync::OnceLock::new();
-    PATH.get_or_init(|| {
-        let path = crate::server::tiny_model().with_file_name("slow.gguf");
-        let spec = model::tiny::TinySpec { layers: 16, embedding: 256, head_dim: 64, ffn: 1024, context: 8192, ..Default::default() };
-        model::tiny::write(&path, &spec).expect("the slow model can be written");
-        path
-    })
-    .clone()
+/// A slow server on the lab's one host.
+fn start(more: &str) -> Server {
+    let words: Vec<&str> = LIMITS.split(' ').chain(SLOW).chain(more.split_whitespace()).collect();
+    Server::start(&slow_model(), &words)
 }
 
 /// Somebody who waits on the other side of the cable. What it holds open is what must be found dead.
@@ -94,36 +71,44 @@ fn lost(server: &Server, id: &str, phase: &str) {
         assert!(since.elapsed() < LOST_AFTER + SLACK, "{id} was not found lost within {:?}: {run:#}", LOST_AFTER + SLACK);
         std::thread::sleep(Duration::from_millis(10));
     };
+    println!("{id}: settled as {} after {:?}, delivered {}", run["outcome"]["cause"], since.elapsed(), run["tokens"]["delivered"]);
     assert_eq!((&run["outcome"]["kind"], &run["outcome"]["cause"]), (&"cancelled".into(), &"client_lost".into()), "{run:#}");
     assert_eq!((&run["phase_at_disconnect"], &run["guarantee"]), (&phase.into(), &"confirmed".into()), "{run:#}");
     assert!(run["tokens"]["after_receipt"].as_u64().is_some_and(|n| n <= 1), "{run:#}");
     assert_eq!(run["blocks"]["held"], 0, "{run:#}");
 }
 
-fn prompt(id: &str, characters: usize) -> String {
-    format!("{id} ") + &"0123456789".repeat(characters / 10)
-}
-
 /// Every phase over one protocol.
 fn every_phase(lab: &Lab, http: Http) {
-    let server = Server::start(&slow_model(), &[&OPTIONS[..], &["--max-running", "3"]].concat());
+    let server = start("");
     let baseline = rest(&server.kv());
     let stream = http.ask(lab, &server, "stream", &chat_body("go", 3000, true), true);
     let whole = http.ask(lab, &server, "whole", &chat_body("go on", 3000, false), false);
     server.wait_run("whole", "decode", |run| run["tokens"]["generated"].as_u64() > Some(2));
-    let prefill = http.ask(lab, &server, "prefill", &chat_body(&prompt("p", 5000), 10, true), false);
+    let prefill = http.ask(lab, &server, "prefill", &chat_body(&long_prompt("p"), 10, true), false);
     server.wait_run("prefill", "reach prefill", |run| run["milestones"]["prefill_start"].is_number());
-    // Three run: these two wait.
-    let queued = http.ask(lab, &server, "queued", &chat_body("hello", 10, true), false);
-    let queued_whole = http.ask(lab, &server, "queued-whole", &chat_body("hello", 10, false), false);
+    // Elsewhere somebody who stays has the only place, and two wait.
+    let full = start("--max-running 1");
+    let mut holder = Caller::chat(&full, "holder", &chat_body("go", 6000, true));
+    holder.read_tokens(1);
+    let queued = http.ask(lab, &full, "queued", &chat_body("hello", 10, true), false);
+    let queued_whole = http.ask(lab, &full, "queued-whole", &chat_body("hello", 10, false), false);
     for id in ["queued", "queued-whole"] {
-        server.wait_run(id, "queue", |run| run["milestones"]["queued"].is_number());
+        full.wait_run(id, "queue", |run| run["milestones"]["queued"].is_number());
     }
     lab.cut();
-    for (id, phase) in [("stream", "decode"), ("whole", "decode"), ("prefill", "prefill"), ("queued", "queued"), ("queued-whole", "queued")] {
-        lost(&server, id, phase);
+    for (server, id, phase) in [
+        (&server, "stream", "decode"),
+        (&server, "whole", "decode"),
+        (&server, "prefill", "prefill"),
+        (&full, "queued", "queued"),
+        (&full, "queued-whole", "queued"),
+    ] {
+        lost(server, id, phase);
     }
     assert_eq!(rest(&server.kv()), baseline);
+    // Who did not vanish noticed nothing.
+    assert!(!holder.read_tokens(2).is_empty());
     drop((stream, whole, prefill, queued, queued_whole));
     lab.mend();
     // Whoever comes back is served.
@@ -148,7 +133,7 @@ fn an_http2_caller_that_vanishes_is_lost_in_every_phase() {
 #[test]
 fn a_caller_whose_host_is_unreachable_is_lost() {
     in_lab("lost::a_caller_whose_host_is_unreachable_is_lost", |lab| {
-        let server = Server::start(&slow_model(), &OPTIONS);
+        let server = start("");
         let caller = Http::One.ask(lab, &server, "r", &chat_body("go", 3000, true), true);
         lab.cut();
         lab.forget_neighbour();
@@ -163,8 +148,7 @@ fn a_caller_whose_host_is_unreachable_is_lost() {
 fn a_caller_that_vanishes_behind_a_closed_window_is_lost() {
     in_lab("lost::a_caller_that_vanishes_behind_a_closed_window_is_lost", |lab| {
         // Time judges here, not the number of events that wait.
-        let options = ["--send-buffer-bytes", "16384", "--stream-buffer-events", "100000"];
-        let server = Server::start(&slow_model(), &[&OPTIONS[..], &options].concat());
+        let server = start("--send-buffer-bytes 16384 --stream-buffer-events 100000");
         let stream = lab.connect(server.port);
         socket2::SockRef::from(&stream).set_recv_buffer_size(2048).expect("a small buffer");
         // Never read.

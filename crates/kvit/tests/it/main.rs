@@ -3,11 +3,13 @@
 mod commands;
 mod documents;
 mod http2;
+mod http2_leaving;
 mod lab;
 mod leaving;
 mod lost;
 mod server;
 mod servers;
+mod stalled;
 mod storm;
 
 use std::path::Path;

@@ -44,12 +44,10 @@ pub(crate) struct ConnState {
     /// Names the connection in the call table. Never reused.
     pub(crate) id: u64,
     gone: OnceLock<Cause>,
-    spoken: AtomicBool,
     close: Notify,
     calls: Arc<Calls>,
-    since: Instant,
-    /// Milliseconds from `since` to the last bytes that came.
-    heard_ms: AtomicU64,
+    /// How often bytes came.
+    heard: AtomicU64,
     /// Bytes that the kernel has taken.
     written: AtomicU64,
     /// It speaks HTTP/2, so its program answers PINGs.
@@ -63,11 +61,9 @@ impl ConnState {
         ConnState {
             id,
             gone: OnceLock::new(),
-            spoken: AtomicBool::new(false),
             close: Notify::new(),
             calls,
-            since: Instant::now(),
-            heard_ms: AtomicU64::new(0),
+            heard: AtomicU64::new(0),
             written: AtomicU64::new(0),
             http2: AtomicBool::new(false),
             doomed: AtomicBool::new(false),
@@ -103,7 +99,7 @@ impl ConnState {
 
     /// Whether the peer has sent anything yet.
     pub(crate) fn has_spoken(&self) -> bool {
-        self.spoken.load(Ordering::Relaxed)
+        self.heard.load(Ordering::Relaxed) > 0
     }
 
     /// A request came in this version of HTTP.
@@ -113,15 +109,9 @@ impl ConnState {
         }
     }
 
-    fn heard(&self) {
-        self.spoken.store(true, Ordering::Relaxed);
-        self.heard_ms.store(self.since.elapsed().as_millis() as u64, Ordering::Relaxed);
-    }
-
-    /// How long nothing has come from a program that has to answer PINGs.
-    fn mute(&self) -> Option<Duration> {
-        let heard = Duration::from_millis(self.heard_ms.load(Ordering::Relaxed));
-        self.http2.load(Ordering::Relaxed).then(|| self.since.elapsed().saturating_sub(heard))
+    /// How often it was heard, if its program has to answer PINGs.
+    fn heard(&self) -> Option<u64> {
+        self.http2.load(Ordering::Relaxed).then(|| self.heard.load(Ordering::Relaxed))
     }
 }
 
@@ -154,7 +144,7 @@ pub(crate) async fn attend(stream: &TcpStream, state: &ConnState, config: &Gatew
         }
         // A socket that cannot be looked at is one whose end the watcher sees.
         let Ok(look) = socket::look(stream) else { continue };
-        let sample = Sample { at: Instant::now(), look, written: state.written.load(Ordering::Relaxed), mute: state.mute() };
+        let sample = Sample { at: Instant::now(), look, written: state.written.load(Ordering::Relaxed), heard: state.heard() };
         if let Some(cause) = pulse.judge(&sample) {
             return cause;
         }
@@ -242,7 +232,7 @@ impl AsyncRead for Observed {
         let result = ready!(Pin::new(&mut self.stream).poll_read(cx, buf));
         match &result {
             Err(e) => self.failed(e),
-            Ok(()) if buf.filled().len() > before => self.state.heard(),
+            Ok(()) if buf.filled().len() > before => _ = self.state.heard.fetch_add(1, Ordering::Relaxed),
             Ok(()) if buf.remaining() > 0 && !self.allow_half_close => self.state.observe(Cause::ClientClosed),
             Ok(()) => {}
         }

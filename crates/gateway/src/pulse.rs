@@ -18,6 +18,8 @@ use crate::socket::Look;
 const LOOKS: u32 = 8;
 const LOOK_EVERY_MAX: Duration = Duration::from_secs(1);
 const LOOK_EVERY_MIN: Duration = Duration::from_millis(5);
+/// How many times the longest interval a look may be late before it is no look: the process was stopped, or starved.
+const LATE: u32 = 2;
 
 /// What is known at one moment.
 #[derive(Clone, Copy, Debug)]
@@ -26,23 +28,27 @@ pub(crate) struct Sample {
     pub(crate) look: Look,
     /// Bytes that the kernel has taken from us so far.
     pub(crate) written: u64,
-    /// How long the peer's program has sent nothing, where it must answer PINGs (HTTP/2).
-    pub(crate) mute: Option<Duration>,
+    /// How often bytes have come from the peer's program, where it must answer PINGs (HTTP/2).
+    pub(crate) heard: Option<u64>,
 }
 
 /// The judge of one connection.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Pulse {
     lost_after: Duration,
     unread_max: Duration,
     /// Bytes acknowledged, and since when it has been that many while more were queued.
     acknowledged: u64,
     since: Option<Instant>,
+    /// How often it was heard, and how long it has not been since then: time in which this process was awake to hear it.
+    heard: u64,
+    mute: Duration,
+    looked: Option<Instant>,
 }
 
 impl Pulse {
     pub(crate) fn new(config: &GatewayConfig) -> Pulse {
-        Pulse { lost_after: config.client_lost_after, unread_max: config.unread_max, acknowledged: 0, since: None }
+        Pulse { lost_after: config.client_lost_after, unread_max: config.unread_max, ..Pulse::default() }
     }
 
     /// Time between two judgements.
@@ -57,6 +63,11 @@ impl Pulse {
         let acknowledged = sample.written.saturating_sub(queued);
         let moved = std::mem::replace(&mut self.acknowledged, acknowledged) != acknowledged;
         self.since = if queued == 0 || moved { None } else { self.since }.or((queued > 0).then_some(sample.at));
+        let slept = self.listen(sample);
+        if slept {
+            // What has come meanwhile, or would have been asked, is not known yet.
+            return None;
+        }
         if (in_flight || probing) && silent >= self.lost_after {
             return Some(Cause::ClientLost);
         }
@@ -70,7 +81,19 @@ impl Pulse {
         // Its kernel may be alive and its program gone. But one that takes what waits for it, however slowly, has its PING before it, and one
         // with a closed window is judged above.
         let takes = queued > 0 && (stuck < self.lost_after || (!in_flight && silent < self.lost_after / 2));
-        sample.mute.filter(|mute| *mute >= self.lost_after && !takes).map(|_| Cause::ClientLost)
+        (self.mute >= self.lost_after && !takes).then_some(Cause::ClientLost)
+    }
+
+    /// Counts how long the peer's program has been mute; whether this process was late to look.
+    fn listen(&mut self, sample: &Sample) -> bool {
+        let passed = self.looked.replace(sample.at).map_or(Duration::ZERO, |looked| sample.at.saturating_duration_since(looked));
+        let longest = LATE * self.every().max(LOOK_EVERY_MAX);
+        match sample.heard {
+            Some(heard) if heard == self.heard => self.mute += passed.min(longest),
+            Some(heard) => (self.heard, self.mute) = (heard, Duration::ZERO),
+            None => {}
+        }
+        passed > longest
     }
 }
 
@@ -90,7 +113,7 @@ mod tests {
         let mut pulse = Pulse::new(config);
         (0..600).find_map(|t| {
             let (look, written) = peer(t);
-            let sample = Sample { at: start + S * t, look, written, mute: None };
+            let sample = Sample { at: start + S * t, look, written, heard: None };
             pulse.judge(&sample).map(|cause| (t, cause))
         })
     }
@@ -140,7 +163,7 @@ mod tests {
             let mut pulse = Pulse::new(&config);
             (0..600).find_map(|t| {
                 let look = Look { silent: S * (t % 5), ..look(t) };
-                let sample = Sample { at: start + S * t, look, written: taken(t) + look.queued, mute: Some(S * t) };
+                let sample = Sample { at: start + S * t, look, written: taken(t) + look.queued, heard: Some(0) };
                 pulse.judge(&sample).map(|cause| (t, cause))
             })
         };
@@ -150,5 +173,18 @@ mod tests {
         assert_eq!(judge(waiting, |t| u64::from(t.min(100) / 15)), Some((110, Cause::ClientLost)));
         let closed = |_| Look { queued: 900, ..QUIET };
         assert_eq!(judge(closed, |_| 7), Some((60, Cause::ClientStalled)));
+    }
+
+    /// The server slept for an hour: what came in that time is read after the first look.
+    #[test]
+    fn whoever_could_not_be_heard_is_not_lost() {
+        let start = Instant::now();
+        let mut pulse = Pulse::new(&config(20, 60));
+        let mut judge = |t: u32, heard, look| pulse.judge(&Sample { at: start + S * t, look, written: 0, heard: Some(heard) });
+        assert_eq!(judge(0, 1, QUIET), None);
+        assert_eq!(judge(3600, 1, Look { silent: S * 3600, in_flight: true, queued: 1, ..QUIET }), None);
+        assert_eq!(judge(3601, 1, QUIET), None);
+        assert!((3602..3617).all(|t| judge(t, 1, QUIET).is_none()));
+        assert!((3617..3630).any(|t| judge(t, 1, QUIET) == Some(Cause::ClientLost)));
     }
 }

@@ -31,7 +31,8 @@ pub fn run(model: &Path) -> anyhow::Result<Count> {
     let python = environment()?;
     run_command(command("cargo").args(["build", "--package", "kvit"]))?;
     let mut serve = command(kvit());
-    serve.args(["serve", "--port", "0", "--model"]).arg(model);
+    // Comments on every stream that is silent for a moment: no client may mind them.
+    serve.args(["serve", "--port", "0", "--keepalive-comment-ms", "20", "--model"]).arg(model);
     let (server, address) = Running::start(&mut serve, "listening on ", START)?;
     let mut pytest = command(python);
     pytest.args(["-m", "pytest", "-q", "--color=no", "-p", "no:cacheprovider", "tests/sdk"]);

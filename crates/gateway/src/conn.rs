@@ -34,6 +34,9 @@ use crate::socket;
 
 /// Into how many parts `client_lost_after` is cut: the first is idle, each further one has a probe.
 const PROBE_PARTS: u32 = 4;
+/// Into how many parts it is cut for the longest pause between two retransmissions or window probes. Two: in each such time one was sent, and
+/// the kernel, which gives up on a silent peer with a closed window after twice the longest pause, gives up no earlier than we do.
+const PAUSE_PARTS: u32 = 2;
 /// The kernel counts keepalive's times in seconds.
 const PROBE_UNIT: Duration = Duration::from_secs(1);
 /// The part of the send buffer that may wait unsent; beyond it hyper has to wait.
@@ -126,7 +129,7 @@ pub(crate) fn prepare(stream: &TcpStream, config: &GatewayConfig) -> io::Result<
     let unit = Duration::from_secs(part.as_secs()).max(PROBE_UNIT);
     let probes = (config.client_lost_after.as_secs() / unit.as_secs()).saturating_sub(1).clamp(1, u64::from(PROBE_PARTS)) as u32;
     socket.set_tcp_keepalive(&TcpKeepalive::new().with_time(unit).with_interval(unit).with_retries(probes))?;
-    socket::limit_pauses(stream, part);
+    socket::limit_pauses(stream, config.client_lost_after / PAUSE_PARTS);
     socket.set_send_buffer_size(config.send_buffer_bytes)?;
     socket.set_tcp_notsent_lowat(u32::try_from((config.send_buffer_bytes / UNSENT_PARTS).max(1)).unwrap_or(u32::MAX))
 }

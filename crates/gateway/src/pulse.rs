@@ -80,7 +80,7 @@ impl Pulse {
         }
         // Its kernel may be alive and its program gone. But one that takes what waits for it, however slowly, has its PING before it, and one
         // with a closed window is judged above.
-        let takes = queued > 0 && (stuck < self.lost_after || (!in_flight && silent < self.lost_after / 2));
+        let takes = queued > 0 && (stuck < self.lost_after || (!in_flight && silent < self.lost_after / 4 * 3));
         (self.mute >= self.lost_after && !takes).then_some(Cause::ClientLost)
     }
 

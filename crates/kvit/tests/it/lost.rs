@@ -13,7 +13,7 @@ use crate::server::{Caller, SLOW, Server, chat_body, long_prompt, rest, slow_mod
 /// The least that `client_lost_after_ms` may be.
 const LOST_AFTER: Duration = Duration::from_secs(2);
 /// What a busy machine may take on top of it.
-const SLACK: Duration = Duration::from_secs(15);
+const SLACK: Duration = Duration::from_secs(8);
 /// Longer than any wait here is `unread_max_ms`: whoever is found, is found as lost.
 const LIMITS: &str = "--client-lost-after-ms=2000 --keepalive-comment-ms=700 --unread-max-ms=600000 --log=warn --host=0.0.0.0";
 

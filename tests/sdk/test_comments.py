@@ -1,16 +1,27 @@
 """Comments on a silent stream: on the wire they are there, and OpenAI's own Python client takes no notice of them.
 
-Needs a server at KVIT_TEST_SERVER whose streams are silent for 20 ms at most (`cargo xtask sdk` starts one).
+Starts a server of its own, whose streams are silent for 20 ms at most: KVIT_TEST_BINARY with the model KVIT_TEST_MODEL, both of which
+`cargo xtask sdk` names.
 """
 
 import json
 import os
+import subprocess
 import urllib.request
 import uuid
 
+import pytest
 from openai import OpenAI
 
-SERVER = os.environ["KVIT_TEST_SERVER"].rstrip("/")
+
+@pytest.fixture(scope="module")
+def server():
+    command = [os.environ["KVIT_TEST_BINARY"], "serve", "--port", "0", "--keepalive-comment-ms", "20", "--model", os.environ["KVIT_TEST_MODEL"]]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            yield next(line for line in process.stdout if line.startswith("listening on ")).split()[-1]
+        finally:
+            process.terminate()
 
 
 def body(word):
@@ -19,9 +30,9 @@ def body(word):
     return {"messages": [{"role": "user", "content": prompt}], "max_tokens": 8, "temperature": 0}
 
 
-def test_a_stream_has_comments_while_its_prompt_is_computed():
+def test_a_stream_has_comments_while_its_prompt_is_computed(server):
     data = json.dumps({**body("raw"), "stream": True}).encode()
-    request = urllib.request.Request(f"{SERVER}/v1/chat/completions", data, {"Content-Type": "application/json"})
+    request = urllib.request.Request(f"{server}/v1/chat/completions", data, {"Content-Type": "application/json"})
     with urllib.request.urlopen(request, timeout=120) as answer:
         events = answer.read().decode().split("\n\n")
     assert ": keepalive" in events
@@ -29,8 +40,8 @@ def test_a_stream_has_comments_while_its_prompt_is_computed():
     assert events[-2] == "data: [DONE]"
 
 
-def test_the_client_sees_the_same_answer_with_and_without_them():
-    with OpenAI(base_url=f"{SERVER}/v1", api_key="none", max_retries=0, timeout=120) as client:
+def test_the_client_sees_the_same_answer_with_and_without_them(server):
+    with OpenAI(base_url=f"{server}/v1", api_key="none", max_retries=0, timeout=120) as client:
         asked = body("client")
         model = client.models.list().data[0].id
         chunks = list(client.chat.completions.create(model=model, stream=True, **asked))

@@ -31,12 +31,13 @@ pub fn run(model: &Path) -> anyhow::Result<Count> {
     let python = environment()?;
     run_command(command("cargo").args(["build", "--package", "kvit"]))?;
     let mut serve = command(kvit());
-    // Comments on every stream that is silent for a moment: no client may mind them.
-    serve.args(["serve", "--port", "0", "--keepalive-comment-ms", "20", "--model"]).arg(model);
+    serve.args(["serve", "--port", "0", "--model"]).arg(model);
     let (server, address) = Running::start(&mut serve, "listening on ", START)?;
     let mut pytest = command(python);
     pytest.args(["-m", "pytest", "-q", "--color=no", "-p", "no:cacheprovider", "tests/sdk"]);
     pytest.env("KVIT_TEST_SERVER", &address).env("PYTHONDONTWRITEBYTECODE", "1");
+    // For a test whose server needs options of its own.
+    pytest.env("KVIT_TEST_BINARY", kvit()).env("KVIT_TEST_MODEL", model);
     let (said, well) = listen(&mut pytest)?;
     server.end()?;
     let mut count = summary(&said).context("pytest gave no summary")?;

@@ -133,7 +133,7 @@ options! {
     client_lost_after_ms: u64, "MILLISECONDS" = 30_000,
         "How long a peer may answer nothing; then it has vanished and its runs are cancelled with `client_lost`, within a second or an eighth of this, in whatever phase they are. Sets TCP keepalive, the pauses between retransmissions and HTTP/2's PINGs; at least 2000.";
     keepalive_comment_ms: u64, "MILLISECONDS" = 10_000,
-        "How long a stream may be silent before a comment (`: keepalive`) is sent on it; 0 for never.";
+        "How long a stream may be silent before a comment (`: keepalive`) is sent on it; 0 for never. A client's read timeout that is longer does not fire then: a deadline does.";
     cancel_repeat_ms: u64, "MILLISECONDS" = 250,
         "First wait before an unanswered cancel is repeated; it doubles up to eight times this.";
     cancel_wait_max_ms: u64, "MILLISECONDS" = 60_000,

@@ -173,7 +173,7 @@ async fn speak(io: Observed, state: Arc<ConnState>, router: Router, config: &Gat
     // hyper sends the PINGs; `attend` judges long before hyper's own limit, and knows a slow reader from one that is gone.
     let lost_after = config.client_lost_after;
     http2.timer(TokioTimer::new()).keep_alive_interval(lost_after / PING_PARTS).keep_alive_timeout(PING_WAIT_MAX);
-    http2.max_send_buf_size(config.send_buffer_bytes);
+    http2.max_send_buf_size(config.send_buffer_bytes.min(u32::MAX as usize));
     http2.max_concurrent_streams(config.streams_max).max_header_list_size(u32::try_from(config.head_bytes_max).unwrap_or(u32::MAX));
     let mut http = pin!(builder.serve_connection(TokioIo::new(io), service));
     let mut silence = pin!(tokio::time::sleep(config.header_timeout));

@@ -15,7 +15,8 @@ const LOST_AFTER: Duration = Duration::from_secs(2);
 /// What a busy machine may take on top of it.
 const SLACK: Duration = Duration::from_secs(8);
 /// Longer than any wait here is `unread_max_ms`: whoever is found, is found as lost.
-const LIMITS: &str = "--client-lost-after-ms=2000 --keepalive-comment-ms=700 --unread-max-ms=600000 --log=warn --host=0.0.0.0";
+const LIMITS: &str =
+    "--client-lost-after-ms=2000 --keepalive-comment-ms=700 --unread-max-ms=600000 --header-timeout-ms=600000 --log=warn --host=0.0.0.0";
 
 /// A slow server on the lab's one host.
 fn start(more: &str) -> Server {
@@ -82,6 +83,10 @@ fn lost(server: &Server, id: &str, phase: &str) {
 fn every_phase(lab: &Lab, http: Http) {
     let server = start("");
     let baseline = rest(&server.kv());
+    let descriptors = server.descriptors();
+    // One connection is idle: it has had its answer.
+    let idle = http.ask(lab, &server, "idle", &chat_body("hello", 3, true), true);
+    server.settled("idle");
     let stream = http.ask(lab, &server, "stream", &chat_body("go", 3000, true), true);
     let whole = http.ask(lab, &server, "whole", &chat_body("go on", 3000, false), false);
     server.wait_run("whole", "decode", |run| run["tokens"]["generated"].as_u64() > Some(2));
@@ -107,9 +112,10 @@ fn every_phase(lab: &Lab, http: Http) {
         lost(server, id, phase);
     }
     assert_eq!(rest(&server.kv()), baseline);
+    server.wait_descriptors(descriptors);
     // Who did not vanish noticed nothing.
     assert!(!holder.read_tokens(2).is_empty());
-    drop((stream, whole, prefill, queued, queued_whole));
+    drop((idle, stream, whole, prefill, queued, queued_whole));
     lab.mend();
     // Whoever comes back is served.
     let again = http.ask(lab, &server, "again", &chat_body("hello", 3, true), true);

@@ -132,6 +132,20 @@ impl Server {
         }
     }
 
+    /// Waits until as many descriptors are open as there were: every connection since then is closed.
+    pub fn wait_descriptors(&self, before: usize) {
+        let since = Instant::now();
+        while self.descriptors() > before {
+            assert!(since.elapsed() < PATIENCE, "{} descriptors are open, {before} were", self.descriptors());
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+
+    /// How many descriptors the process has open.
+    pub fn descriptors(&self) -> usize {
+        std::fs::read_dir(format!("/proc/{}/fd", self.pid())).expect("the process lives").count()
+    }
+
     /// CPU time of the process so far, in clock ticks.
     pub fn cpu_ticks(&self) -> u64 {
         let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.pid())).expect("the process lives");

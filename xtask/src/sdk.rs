@@ -36,6 +36,8 @@ pub fn run(model: &Path) -> anyhow::Result<Count> {
     let mut pytest = command(python);
     pytest.args(["-m", "pytest", "-q", "--color=no", "-p", "no:cacheprovider", "tests/sdk"]);
     pytest.env("KVIT_TEST_SERVER", &address).env("PYTHONDONTWRITEBYTECODE", "1");
+    // For a test whose server needs options of its own.
+    pytest.env("KVIT_TEST_BINARY", kvit()).env("KVIT_TEST_MODEL", model);
     let (said, well) = listen(&mut pytest)?;
     server.end()?;
     let mut count = summary(&said).context("pytest gave no summary")?;

@@ -78,6 +78,11 @@ fn have_tools() -> anyhow::Result<()> {
     if !works("python3", &["-m", "venv", "--help"]) {
         bail!("python3 with its venv module is missing: install your system's `python3` and `python3-venv`");
     }
+    for (program, package) in [("ip", "iproute2"), ("unshare", "util-linux"), ("nsenter", "util-linux")] {
+        if !works(program, &["-V"]) {
+            bail!("{program} is missing: install your system's `{package}`; the tests that pull a cable make network namespaces with it");
+        }
+    }
     if !works("cargo", &["nextest", "--version"]) {
         eprintln!("xtask: cargo-nextest is missing; installing it, which takes minutes");
         run_command(command("cargo").args(["install", "cargo-nextest", "--locked"]))?;

@@ -40,6 +40,8 @@ pub(crate) struct Entry {
     pub(crate) acknowledged: bool,
     /// Tokens in frames that hyper took.
     pub(crate) taken: u64,
+    /// hyper took a part of an answer that is delivered as one.
+    pub(crate) begun: bool,
     /// Deadlines that this side enforces.
     pub(crate) deadlines: Vec<(Time, Cause)>,
     /// When the cancel is due again, and the wait after that.
@@ -225,7 +227,7 @@ impl Calls {
         if entry.call.delivery().is_some() {
             return;
         }
-        let so_far = if entry.taken > 0 { Delivery::Partial } else { Delivery::None };
+        let so_far = if entry.taken > 0 || entry.begun { Delivery::Partial } else { Delivery::None };
         let delivery = complete.unwrap_or(so_far);
         self.note(entry, Event::DeliveryEnded { delivery });
         self.apply(entry, CallEvent::Delivered(delivery));
@@ -241,6 +243,14 @@ impl Calls {
                 entry.taken += u64::from(tokens);
                 self.note(entry, Event::Delivered { tokens });
             }
+        });
+    }
+
+    /// hyper took a part of a whole answer.
+    pub(crate) fn taken_part(&self, key: &RunKey) {
+        self.with(key, |entry| {
+            entry.read.0 = self.now();
+            entry.begun |= entry.call.delivery().is_none();
         });
     }
 

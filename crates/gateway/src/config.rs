@@ -26,8 +26,8 @@ pub struct GatewayConfig {
     /// Bytes of a connection's kernel send buffer (the kernel doubles it). Small, so that a caller that does not read is noticed and
     /// "delivered" does not mean "somewhere in a buffer of megabytes". Default 128 KiB.
     pub send_buffer_bytes: usize,
-    /// How long an answer that nobody reads is kept (C-28); then the run is cancelled, or its delivery ends as it stands, and the connection
-    /// is closed. A peer that acknowledges nothing is lost 5 s later. Default 30 s.
+    /// How long an answer that nobody reads is kept (C-28), from when it last moved; then the run is cancelled (`client_stalled`), or its
+    /// delivery ends as it stands, and the connection is closed. Default 30 s.
     pub unread_max: Duration,
     /// The gateway's own deadline for every run (`gateway_deadline`). Default 10 min.
     pub gateway_deadline: Duration,
@@ -58,8 +58,12 @@ pub struct GatewayConfig {
     /// Whether a caller that closes its sending side only is still there. Default no: hardly any HTTP client does that, and a proxy that
     /// closes does.
     pub allow_half_close: bool,
-    /// Idle time before the kernel probes a silent peer, which finds one that vanished without a word (`client_lost`). Default 15 s.
-    pub keepalive: Duration,
+    /// How long a peer may leave what it is asked unanswered; then it has vanished without a word (`client_lost`). Sets keepalive's probes,
+    /// the pauses between retransmissions and HTTP/2's PINGs. The kernel counts some of that in seconds: at least 2 s. Default 30 s.
+    pub client_lost_after: Duration,
+    /// How long a stream may be silent before a comment is sent on it; zero for never. A comment keeps proxies from giving up on the stream,
+    /// and one that cannot be delivered shows that its reader is gone. Default 10 s.
+    pub keepalive_comment: Duration,
     /// Requests at once on one HTTP/2 connection. Default 256.
     pub streams_max: u32,
 }
@@ -91,7 +95,8 @@ impl Default for GatewayConfig {
             drain: Duration::from_secs(10),
             settle: Duration::from_secs(5),
             allow_half_close: false,
-            keepalive: Duration::from_secs(15),
+            client_lost_after: Duration::from_secs(30),
+            keepalive_comment: Duration::from_secs(10),
             streams_max: 256,
         }
     }

@@ -4,6 +4,10 @@
 //! So a task of our own watches a duplicate of the socket for its end, in every phase of a request, and tells the call table at once. What
 //! hyper itself runs into while reading or writing is observed on the way (`Observed`): an error can be read from a socket only once.
 //!
+//! A peer that vanished or that does not read says nothing. For those a second watch (`attend`) looks at the kernel's counters at intervals
+//! and lets `pulse` judge: it finds a vanished peer within `client_lost_after`, whatever the connection is doing, because the peer is always
+//! asked something: unacknowledged bytes are sent again, a closed window is probed, an idle connection is probed, and HTTP/2 has PING.
+//!
 //! What nobody can see: a close behind more unread bytes than the kernel's receive buffer holds. Its FIN has not arrived.
 //!
 //! Invariant: the first observation stands; nothing here waits for a handler, a body or the worker.
@@ -12,9 +16,10 @@
 use std::io;
 use std::os::fd::AsFd;
 use std::pin::Pin;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll, ready};
+use std::time::{Duration, Instant};
 
 use lifecycle::Cause;
 use socket2::{SockRef, TcpKeepalive};
@@ -24,25 +29,48 @@ use tokio::sync::Notify;
 
 use crate::calls::Calls;
 use crate::config::GatewayConfig;
+use crate::pulse::{Pulse, Sample};
+use crate::socket;
 
-/// Probes that a silent peer may leave unanswered, and the seconds between them.
-const KEEPALIVE_PROBES: (u32, u64) = (3, 5);
-/// How much later than `unread_max` the kernel gives up on a peer that acknowledges nothing: a reader that is only slow is judged first.
-const LOST_AFTER_S: u64 = 5;
+/// Into how many parts `client_lost_after` is cut: the first is idle, each further one has a probe.
+const PROBE_PARTS: u32 = 4;
+/// Into how many parts it is cut for the longest pause between two retransmissions or window probes. Two: in each such time one was sent, and
+/// the kernel, which gives up on a silent peer with a closed window after twice the longest pause, gives up no earlier than we do.
+const PAUSE_PARTS: u32 = 2;
+/// The kernel counts keepalive's times in seconds.
+const PROBE_UNIT: Duration = Duration::from_secs(1);
+/// The part of the send buffer that may wait unsent; beyond it hyper has to wait.
+const UNSENT_PARTS: usize = 8;
 
 /// What is known of a connection. Requests get it as an extension.
 pub(crate) struct ConnState {
     /// Names the connection in the call table. Never reused.
     pub(crate) id: u64,
     gone: OnceLock<Cause>,
-    spoken: AtomicBool,
     close: Notify,
     calls: Arc<Calls>,
+    /// How often bytes came.
+    heard: AtomicU64,
+    /// Bytes that the kernel has taken.
+    written: AtomicU64,
+    /// It speaks HTTP/2, so its program answers PINGs.
+    http2: AtomicBool,
+    /// One of its runs was not read; it is closed once no other is being read.
+    doomed: AtomicBool,
 }
 
 impl ConnState {
     pub(crate) fn new(id: u64, calls: Arc<Calls>) -> ConnState {
-        ConnState { id, gone: OnceLock::new(), spoken: AtomicBool::new(false), close: Notify::new(), calls }
+        ConnState {
+            id,
+            gone: OnceLock::new(),
+            close: Notify::new(),
+            calls,
+            heard: AtomicU64::new(0),
+            written: AtomicU64::new(0),
+            http2: AtomicBool::new(false),
+            doomed: AtomicBool::new(false),
+        }
     }
 
     /// Why the caller is gone, if it is.
@@ -67,21 +95,73 @@ impl ConnState {
         self.close.notified().await;
     }
 
+    /// Asks for it to be closed as soon as no run is being delivered on it.
+    pub(crate) fn doom(&self) {
+        self.doomed.store(true, Ordering::Release);
+    }
+
     /// Whether the peer has sent anything yet.
     pub(crate) fn has_spoken(&self) -> bool {
-        self.spoken.load(Ordering::Relaxed)
+        self.heard.load(Ordering::Relaxed) > 0
+    }
+
+    /// A request came in this version of HTTP.
+    pub(crate) fn speaks(&self, version: axum::http::Version) {
+        if version == axum::http::Version::HTTP_2 {
+            self.http2.store(true, Ordering::Relaxed);
+        }
+    }
+
+    /// How often it was heard, if its program has to answer PINGs.
+    fn heard(&self) -> Option<u64> {
+        self.http2.load(Ordering::Relaxed).then(|| self.heard.load(Ordering::Relaxed))
     }
 }
 
 /// Sets a fresh socket's options: small buffers so that a stalled reader is noticed, probes so that a vanished one is.
+///
+/// TCP_USER_TIMEOUT is not among them: it gives up on a peer whose window is closed although that answers every probe, and it would rule
+/// keepalive too. Keepalive alone ends an idle connection in time; everything else is `attend`'s.
 pub(crate) fn prepare(stream: &TcpStream, config: &GatewayConfig) -> io::Result<()> {
     stream.set_nodelay(true)?;
     let socket = SockRef::from(stream);
-    let (probes, every_s) = KEEPALIVE_PROBES;
-    let keepalive = TcpKeepalive::new().with_time(config.keepalive).with_interval(std::time::Duration::from_secs(every_s));
-    socket.set_tcp_keepalive(&keepalive.with_retries(probes))?;
-    socket.set_tcp_user_timeout(Some(config.unread_max + std::time::Duration::from_secs(LOST_AFTER_S)))?;
-    socket.set_send_buffer_size(config.send_buffer_bytes)
+    let part = config.client_lost_after / PROBE_PARTS;
+    let unit = Duration::from_secs(part.as_secs()).max(PROBE_UNIT);
+    let probes = (config.client_lost_after.as_secs() / unit.as_secs()).saturating_sub(1).clamp(1, u64::from(PROBE_PARTS)) as u32;
+    socket.set_tcp_keepalive(&TcpKeepalive::new().with_time(unit).with_interval(unit).with_retries(probes))?;
+    socket::limit_pauses(stream, config.client_lost_after / PAUSE_PARTS);
+    socket.set_send_buffer_size(config.send_buffer_bytes)?;
+    socket.set_tcp_notsent_lowat(u32::try_from((config.send_buffer_bytes / UNSENT_PARTS).max(1)).unwrap_or(u32::MAX))
+}
+
+/// Looks at the connection at intervals, until its caller has to be given up for the cause that is returned.
+// field: F-80
+pub(crate) async fn attend(stream: &TcpStream, state: &ConnState, config: &GatewayConfig) -> Cause {
+    let mut pulse = Pulse::new(config);
+    let mut looks = tokio::time::interval(pulse.every());
+    looks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    loop {
+        looks.tick().await;
+        if state.doomed.load(Ordering::Acquire) && !state.calls.is_delivering(state.id) {
+            state.close();
+        }
+        // A socket that cannot be looked at is one whose end the watcher sees.
+        let Ok(look) = socket::look(stream) else { continue };
+        let sample = Sample { at: Instant::now(), look, written: state.written.load(Ordering::Relaxed), heard: state.heard() };
+        if let Some(cause) = pulse.judge(&sample) {
+            return cause;
+        }
+    }
+}
+
+/// The connection's last options: what is still unsent must not occupy the kernel for longer than a silent peer may; for one that is lost
+/// nothing is kept, and should it come back it is told.
+pub(crate) fn part(stream: &TcpStream, state: &ConnState, config: &GatewayConfig) {
+    let socket = SockRef::from(stream);
+    let _ = socket.set_tcp_user_timeout(Some(config.client_lost_after));
+    if state.gone() == Some(Cause::ClientLost) {
+        let _ = socket.set_linger(Some(Duration::ZERO));
+    }
 }
 
 /// A second handle on the socket with a registration of its own: hyper clears the first one's readiness as it reads.
@@ -92,12 +172,12 @@ pub(crate) fn duplicate(stream: &TcpStream) -> io::Result<TcpStream> {
 /// Watches until the peer's end or an error is seen, and tells. The registration is edge-triggered and nothing is read, so bytes that
 /// nobody reads neither wake it again nor hide the end behind them.
 // field: F-01 F-03 F-13
-pub(crate) async fn watch(socket: TcpStream, state: Arc<ConnState>, allow_half_close: bool) {
+pub(crate) async fn watch(socket: &TcpStream, state: &ConnState, allow_half_close: bool) {
     let mut interest = Interest::READABLE | Interest::ERROR;
     loop {
         let Ok(ready) = socket.ready(interest).await else { return };
         if ready.is_error() {
-            return state.observe(classify(SockRef::from(&socket).take_error().ok().flatten()));
+            return state.observe(classify(SockRef::from(socket).take_error().ok().flatten()));
         }
         if ready.is_read_closed() {
             if !allow_half_close {
@@ -132,6 +212,14 @@ impl Observed {
         Observed { stream, state, allow_half_close }
     }
 
+    fn wrote(&self, result: io::Result<usize>) -> io::Result<usize> {
+        match &result {
+            Ok(n) => _ = self.state.written.fetch_add(*n as u64, Ordering::Relaxed),
+            Err(e) => self.failed(e),
+        }
+        result
+    }
+
     fn failed(&self, error: &io::Error) {
         match error.kind() {
             // The other side had closed in good order before this was written.
@@ -147,7 +235,7 @@ impl AsyncRead for Observed {
         let result = ready!(Pin::new(&mut self.stream).poll_read(cx, buf));
         match &result {
             Err(e) => self.failed(e),
-            Ok(()) if buf.filled().len() > before => self.state.spoken.store(true, Ordering::Relaxed),
+            Ok(()) if buf.filled().len() > before => _ = self.state.heard.fetch_add(1, Ordering::Relaxed),
             Ok(()) if buf.remaining() > 0 && !self.allow_half_close => self.state.observe(Cause::ClientClosed),
             Ok(()) => {}
         }
@@ -158,12 +246,12 @@ impl AsyncRead for Observed {
 impl AsyncWrite for Observed {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
         let result = ready!(Pin::new(&mut self.stream).poll_write(cx, buf));
-        Poll::Ready(result.inspect_err(|e| self.failed(e)))
+        Poll::Ready(self.wrote(result))
     }
 
     fn poll_write_vectored(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bufs: &[io::IoSlice<'_>]) -> Poll<io::Result<usize>> {
         let result = ready!(Pin::new(&mut self.stream).poll_write_vectored(cx, bufs));
-        Poll::Ready(result.inspect_err(|e| self.failed(e)))
+        Poll::Ready(self.wrote(result))
     }
 
     fn is_write_vectored(&self) -> bool {

@@ -103,6 +103,7 @@ impl Calls {
             accepted: false,
             acknowledged: false,
             taken: 0,
+            begun: false,
             deadlines: client.into_iter().chain([own]).collect(),
             repeat: (now, self.config.cancel_repeat),
             read: (now, 0),
@@ -215,11 +216,14 @@ impl Calls {
         }
     }
 
-    /// Closes the connection of a caller that does not read, unless other runs still use it.
+    /// Closes the connection of a caller that does not read: at once, or when the other runs on it are delivered.
     pub(crate) fn close_if_idle(&self, conn: &ConnState) {
-        if !self.lock().entries.values().any(|e| e.conn.id == conn.id && e.call.delivery().is_none()) {
-            conn.close();
-        }
+        if self.is_delivering(conn.id) { conn.doom() } else { conn.close() }
+    }
+
+    /// Whether any run is being delivered on a connection.
+    pub(crate) fn is_delivering(&self, connection: u64) -> bool {
+        self.lock().entries.values().any(|e| e.conn.id == connection && e.call.delivery().is_none())
     }
 
     /// One cut of the worker's state; `None` if it does not answer in time.

@@ -127,6 +127,16 @@ impl Reader {
         self.calls.taken(&self.key, tokens);
     }
 
+    /// hyper took a part of the answer that says nothing without the rest.
+    pub(crate) fn taken_part(&self) {
+        self.calls.taken_part(&self.key);
+    }
+
+    /// How long a stream may be silent before a comment is sent.
+    pub(crate) fn comment_after(&self) -> Option<std::time::Duration> {
+        Some(self.calls.config.keepalive_comment).filter(|after| !after.is_zero())
+    }
+
     /// The answer is over; `complete` if all of it was taken with its proper end.
     pub(crate) fn finish(&mut self, complete: bool) {
         if !std::mem::replace(&mut self.finished, true) {

@@ -13,7 +13,9 @@ mod conn;
 mod dispatch;
 mod feed;
 mod http;
+mod pulse;
 mod serve;
+mod socket;
 
 use std::sync::{Arc, Mutex, PoisonError};
 

@@ -28,8 +28,10 @@ use crate::conn::{self, ConnState, Observed};
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 /// How long runs may take to settle after the last connection is closed.
 const LAST_LOOK: Duration = Duration::from_millis(200);
-/// Probe interval on HTTP/2 connections, and how long an answer may take.
-const H2_PROBE: Duration = Duration::from_secs(15);
+/// Parts of `client_lost_after` between two PINGs on an HTTP/2 connection.
+const PING_PARTS: u32 = 2;
+/// How long hyper itself waits for a PING's answer.
+const PING_WAIT_MAX: Duration = Duration::from_secs(24 * 3600);
 
 pub(crate) async fn serve(
     calls: &Arc<Calls>,
@@ -136,13 +138,22 @@ async fn connection(
     };
     let io = Observed::new(stream, state.clone(), half);
     // The duplicate keeps the socket open, so it goes when the connection does, and after it: hyper drops its futures first.
-    let watcher = conn::watch(fd, state.clone(), half);
-    let http = speak(io, state, router, &config, stop);
-    let (mut watcher, mut http) = (pin!(watcher), pin!(http));
-    tokio::select! {
-        () = &mut http => {}
-        () = &mut watcher => http.await,
+    let mut watcher = pin!(conn::watch(&fd, &state, half));
+    let mut attendant = pin!(conn::attend(&fd, &state, &config));
+    let mut http = pin!(speak(io, state.clone(), router, &config, stop));
+    let mut seen = false;
+    loop {
+        tokio::select! {
+            () = &mut http => break,
+            () = &mut watcher, if !seen => seen = true,
+            // Told before hyper's streams are dropped, so that none of them guesses at a cause.
+            cause = &mut attendant => {
+                state.observe(cause);
+                break;
+            }
+        }
     }
+    conn::part(&fd, &state, &config);
     drop(permit);
 }
 
@@ -151,6 +162,7 @@ async fn speak(io: Observed, state: Arc<ConnState>, router: Router, config: &Gat
     let inner = TowerToHyperService::new(router);
     let extension = state.clone();
     let service = hyper::service::service_fn(move |mut request: hyper::Request<hyper::body::Incoming>| {
+        extension.speaks(request.version());
         request.extensions_mut().insert(extension.clone());
         hyper::service::Service::call(&inner, request)
     });
@@ -158,7 +170,10 @@ async fn speak(io: Observed, state: Arc<ConnState>, router: Router, config: &Gat
     builder.http1().timer(TokioTimer::new()).header_read_timeout(config.header_timeout).half_close(config.allow_half_close);
     builder.http1().max_buf_size(config.head_bytes_max.max(8 << 10));
     let mut http2 = builder.http2();
-    http2.timer(TokioTimer::new()).keep_alive_interval(H2_PROBE).keep_alive_timeout(H2_PROBE);
+    // hyper sends the PINGs; `attend` judges long before hyper's own limit, and knows a slow reader from one that is gone.
+    let lost_after = config.client_lost_after;
+    http2.timer(TokioTimer::new()).keep_alive_interval(lost_after / PING_PARTS).keep_alive_timeout(PING_WAIT_MAX);
+    http2.max_send_buf_size(config.send_buffer_bytes.min(u32::MAX as usize));
     http2.max_concurrent_streams(config.streams_max).max_header_list_size(u32::try_from(config.head_bytes_max).unwrap_or(u32::MAX));
     let mut http = pin!(builder.serve_connection(TokioIo::new(io), service));
     let mut silence = pin!(tokio::time::sleep(config.header_timeout));

@@ -28,6 +28,8 @@ fn unsafe_stands_in_kernels_only() {
     let text = "//! x\nunsafe { f() }\n";
     assert_eq!(shape::check(&with("crates/kv/src/a.rs", text)).len(), 1);
     assert!(shape::check(&with("crates/model/src/kernel/simd.rs", text)).is_empty());
+    assert!(shape::check(&with("crates/gateway/src/socket.rs", text)).is_empty());
+    assert_eq!(shape::check(&with("crates/gateway/src/conn.rs", text)).len(), 1);
     assert!(shape::check(&with("crates/kv/src/a.rs", "//! x\n// unsafe in a comment\nlet s = \"unsafe\";\n")).is_empty());
 }
 

@@ -1,23 +1,30 @@
 //! Response bodies: server-sent events as they come, or the whole answer at once. Here hyper takes the frames, so here delivery is counted.
 //!
 //! Invariant: a token counts as delivered when hyper has taken the frame that shows it, and an answer as complete only when its last frame
-//! was taken; an answer that did not end well never looks as if it had.
+//! was taken; an answer that did not end well never looks as if it had. A comment is nobody's token.
 // contract: C-6
 
 use std::collections::VecDeque;
 use std::convert::Infallible;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
+use std::time::Duration;
 
 use bytes::Bytes;
 use http_body::{Body, Frame, SizeHint};
 use lifecycle::message::{Delta, Usage};
 use lifecycle::{Outcome, OutcomeKind};
 use serde_json::Value;
+use tokio::time::{Instant, Sleep};
 
 use super::error::ApiError;
 use super::openai::Shape;
 use crate::feed::{Item, Reader};
+
+/// What a reader of server-sent events must ignore.
+const COMMENT: Bytes = Bytes::from_static(b": keepalive\n\n");
+/// Most bytes of a whole answer in one frame: hyper takes a frame as a whole, and whatever it took counts as delivered.
+const PART_BYTES: usize = 16 << 10;
 
 /// A stream of server-sent events.
 pub(crate) struct Events {
@@ -30,12 +37,43 @@ pub(crate) struct Events {
     held: u32,
     /// Set once the end is known: whether it is the proper one.
     over: Option<bool>,
+    silence: Option<Silence>,
+}
+
+/// How long a stream has been silent, and how long it may be.
+struct Silence {
+    max: Duration,
+    since: Instant,
+    alarm: Pin<Box<Sleep>>,
+}
+
+impl Silence {
+    fn new(max: Duration) -> Silence {
+        Silence { max, since: Instant::now(), alarm: Box::pin(tokio::time::sleep(max)) }
+    }
+
+    /// Ready when the stream has been silent for too long, and then again as long after that.
+    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        loop {
+            ready!(self.alarm.as_mut().poll(cx));
+            let due = self.since + self.max;
+            let now = Instant::now();
+            if due <= now {
+                self.since = now;
+                self.alarm.as_mut().reset(now + self.max);
+                return Poll::Ready(());
+            }
+            // Something was sent since the alarm was set.
+            self.alarm.as_mut().reset(due);
+        }
+    }
 }
 
 impl Events {
     pub(crate) fn new(reader: Reader, shape: Shape, n: u32) -> Events {
         let ready = (0..n).filter_map(|index| shape.opening(index)).map(|chunk| (event(&chunk), 0)).collect();
-        Events { reader, shape, ready, offsets: vec![0; n as usize], held: 0, over: None }
+        let silence = reader.comment_after().map(Silence::new);
+        Events { reader, shape, ready, offsets: vec![0; n as usize], held: 0, over: None, silence }
     }
 
     fn delta(&mut self, delta: &Delta) {
@@ -83,31 +121,40 @@ impl Body for Events {
             }
             if let Some((bytes, tokens)) = self.ready.pop_front() {
                 self.reader.taken(tokens);
+                if let Some(silence) = &mut self.silence {
+                    silence.since = Instant::now();
+                }
                 return Poll::Ready(Some(Ok(Frame::data(bytes))));
             }
             if let Some(complete) = self.over {
                 self.reader.finish(complete);
                 return Poll::Ready(None);
             }
-            match ready!(self.reader.poll(cx)) {
-                Item::Accepted => {}
-                Item::Delta(delta) => self.delta(&delta),
-                Item::End { outcome, usage } => self.end(&outcome, &usage),
+            match self.reader.poll(cx) {
+                Poll::Ready(Item::Accepted) => {}
+                Poll::Ready(Item::Delta(delta)) => self.delta(&delta),
+                Poll::Ready(Item::End { outcome, usage }) => self.end(&outcome, &usage),
+                // In the queue, in prefill, or between two tokens.
+                Poll::Pending => {
+                    let Some(silence) = &mut self.silence else { return Poll::Pending };
+                    ready!(silence.poll(cx));
+                    return Poll::Ready(Some(Ok(Frame::data(COMMENT))));
+                }
             }
         }
     }
 }
 
-/// A whole answer in one frame.
+/// A whole answer, in frames that a caller who reads slowly can hold back.
 pub(crate) struct Whole {
     reader: Reader,
-    bytes: Option<Bytes>,
+    rest: Bytes,
     tokens: u32,
 }
 
 impl Whole {
     pub(crate) fn new(reader: Reader, whole: &Value, tokens: u32) -> Whole {
-        Whole { reader, bytes: Some(whole.to_string().into()), tokens }
+        Whole { reader, rest: whole.to_string().into(), tokens }
     }
 }
 
@@ -116,22 +163,29 @@ impl Body for Whole {
     type Error = Infallible;
 
     fn poll_frame(mut self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
-        let gone = self.reader.is_gone();
-        let frame = self.bytes.take().filter(|_| !gone);
-        if frame.is_some() {
+        if self.reader.is_gone() || self.rest.is_empty() {
+            self.rest.clear();
+            self.reader.finish(false);
+            return Poll::Ready(None);
+        }
+        let part = self.rest.len().min(PART_BYTES);
+        let part = self.rest.split_to(part);
+        if self.rest.is_empty() {
             let tokens = self.tokens;
             self.reader.taken(tokens);
+            // The length is known, so hyper asks for nothing after this frame.
+            self.reader.finish(true);
+        } else {
+            self.reader.taken_part();
         }
-        // The length is known, so hyper asks for nothing after this frame.
-        self.reader.finish(frame.is_some());
-        Poll::Ready(frame.map(|bytes| Ok(Frame::data(bytes))))
+        Poll::Ready(Some(Ok(Frame::data(part))))
     }
 
     fn is_end_stream(&self) -> bool {
-        self.bytes.is_none()
+        self.rest.is_empty()
     }
 
     fn size_hint(&self) -> SizeHint {
-        SizeHint::with_exact(self.bytes.as_ref().map_or(0, |b| b.len() as u64))
+        SizeHint::with_exact(self.rest.len() as u64)
     }
 }

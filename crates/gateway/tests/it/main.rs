@@ -3,8 +3,10 @@
 //! Every wait is for a condition and bounded; no sleep proves anything.
 
 mod cancel;
+mod comments;
 mod drain;
 mod errors;
+mod http2;
 mod ids;
 mod leave;
 mod shapes;

@@ -1,5 +1,6 @@
 //! A simulated worker: the test says by hand what it answers, so every interleaving is written down and not hoped for.
 
+use std::collections::HashSet;
 use std::net::SocketAddr;
 use std::time::Duration;
 
@@ -180,11 +181,15 @@ impl Simulated {
         cause
     }
 
-    /// Obeys every cancel and computes nothing.
+    /// Obeys every cancel and computes nothing. One that is repeated finds its attempt released and is told so again.
     pub async fn obey_everything(mut self) {
+        let mut ended = HashSet::new();
         while let Some(message) = self.down.recv().await {
-            if let Down::Cancel { attempt, cause, .. } = message.message {
+            let Down::Cancel { attempt, cause, .. } = message.message else { continue };
+            if ended.insert(attempt.clone()) {
                 self.end(&attempt, Outcome::of(cause), 0).await;
+            } else {
+                self.say(Up::Released { attempt, receipt: Receipt::default() }).await;
             }
         }
     }

@@ -43,9 +43,9 @@ impl Reply {
         serde_json::from_str(&self.body).unwrap_or_else(|e| panic!("{e}: {}", self.body))
     }
 
-    /// The data of each server-sent event.
+    /// The data of each server-sent event; comments are none.
     pub fn events(&self) -> Vec<String> {
-        let events = self.body.split("\n\n").filter(|e| !e.is_empty());
+        let events = self.body.split("\n\n").filter(|e| !e.is_empty() && !e.starts_with(':'));
         events.map(|e| e.strip_prefix("data: ").unwrap_or_else(|| panic!("not an event: {e:?}")).to_owned()).collect()
     }
 

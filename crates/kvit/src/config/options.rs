@@ -127,11 +127,13 @@ options! {
     stream_buffer_events: usize, "NUMBER" = 1024,
         "Most events kept for a caller that does not read; one more and the run is cancelled with `client_stalled`.";
     send_buffer_bytes: usize, "BYTES" = 128 << 10,
-        "Kernel send buffer of a connection. Small, so that a caller that does not read is noticed.";
+        "Kernel send buffer of a connection, an eighth of it for bytes that are not sent yet. Small, so that a caller that does not read is noticed.";
     unread_max_ms: u64, "MILLISECONDS" = 60_000,
-        "How long an answer that nobody reads is kept.";
-    keepalive_ms: u64, "MILLISECONDS" = 15_000,
-        "Idle time before a silent peer is probed; one that vanished is found so (`client_lost`).";
+        "How long an answer of which nothing more is read is kept, from when it last moved; then its run is cancelled with `client_stalled`, within a second or an eighth of this.";
+    client_lost_after_ms: u64, "MILLISECONDS" = 30_000,
+        "How long a peer may answer nothing; then it has vanished and its runs are cancelled with `client_lost`, within a second or an eighth of this, in whatever phase they are. Sets TCP keepalive, the pauses between retransmissions and HTTP/2's PINGs; at least 2000.";
+    keepalive_comment_ms: u64, "MILLISECONDS" = 10_000,
+        "How long a stream may be silent before a comment (`: keepalive`) is sent on it; 0 for never. A client's read timeout that is longer does not fire then: a deadline does.";
     cancel_repeat_ms: u64, "MILLISECONDS" = 250,
         "First wait before an unanswered cancel is repeated; it doubles up to eight times this.";
     cancel_wait_max_ms: u64, "MILLISECONDS" = 60_000,
@@ -146,13 +148,16 @@ options! {
         "Least severe level that is logged on stderr: off, error, warn, info, debug or trace.";
 }
 
+/// Least `client_lost_after_ms`: a second of idleness, and a second for the answer to the probe.
+const CLIENT_LOST_AFTER_MIN_MS: u64 = 2000;
+
 impl ServeConfig {
     /// Checks ranges, and values that must go together.
     ///
     /// # Errors
     /// The first option that is out of range.
     pub fn check(&self) -> Result<(), ConfigError> {
-        let at_least_one: [(&'static str, u64); 10] = [
+        let at_least_one: [(&'static str, u64); 11] = [
             ("kv_blocks", self.kv_blocks.into()),
             ("step_tokens", self.step_tokens.into()),
             ("max_running", self.max_running.into()),
@@ -163,6 +168,7 @@ impl ServeConfig {
             ("connections_max", self.connections_max as u64),
             ("calls_max", self.calls_max as u64),
             ("stream_buffer_events", self.stream_buffer_events as u64),
+            ("unread_max_ms", self.unread_max_ms),
         ];
         for (name, value) in at_least_one {
             if value == 0 {
@@ -174,6 +180,10 @@ impl ServeConfig {
                 name: "block_tokens",
                 why: format!("must be a multiple of 16, and {} is not", self.block_tokens),
             });
+        }
+        if self.client_lost_after_ms < CLIENT_LOST_AFTER_MIN_MS {
+            let why = format!("must be at least {CLIENT_LOST_AFTER_MIN_MS}: the kernel probes by the second, and a probe needs an answer");
+            return Err(ConfigError::Range { name: "client_lost_after_ms", why });
         }
         if self.max_running > self.step_tokens {
             let why = format!("is {}, more than step_tokens ({}): a step must hold a token of each", self.max_running, self.step_tokens);

@@ -72,6 +72,8 @@ fn values_out_of_range_are_refused_by_name() {
         (&[("KVIT_BLOCK_TOKENS", "24")], "block_tokens"),
         (&[("KVIT_KV_BLOCKS", "0")], "kv_blocks"),
         (&[("KVIT_MAX_RUNNING", "257")], "max_running"),
+        (&[("KVIT_CLIENT_LOST_AFTER_MS", "1999")], "client_lost_after_ms"),
+        (&[("KVIT_UNREAD_MAX_MS", "0")], "unread_max_ms"),
     ] {
         let error = read_error(pairs);
         assert!(error.starts_with(name), "{error}");

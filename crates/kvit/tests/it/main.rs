@@ -2,9 +2,14 @@
 
 mod commands;
 mod documents;
+mod http2;
+mod http2_leaving;
+mod lab;
 mod leaving;
+mod lost;
 mod server;
 mod servers;
+mod stalled;
 mod storm;
 
 use std::path::Path;

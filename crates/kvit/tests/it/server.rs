@@ -30,6 +30,26 @@ pub fn tiny_model() -> PathBuf {
     .clone()
 }
 
+/// A tiny model that is slow: a prompt of 3,000 tokens or an answer of 3,000 takes many seconds with `SLOW`.
+pub fn slow_model() -> PathBuf {
+    static PATH: std::sync::OnceLock<PathBuf> = std::sync::OnceLock::new();
+    PATH.get_or_init(|| {
+        let path = tiny_model().with_file_name("slow.gguf");
+        let spec = model::tiny::TinySpec { layers: 16, embedding: 256, head_dim: 64, ffn: 1024, context: 8192, ..Default::default() };
+        model::tiny::write(&path, &spec).expect("the slow model can be written");
+        path
+    })
+    .clone()
+}
+
+/// What makes it slow, whatever the machine can do.
+pub const SLOW: [&str; 6] = ["--isa", "scalar", "--threads", "1", "--step-tokens", "32"];
+
+/// About 5,000 tokens of the tiny models, of which the prefix index knows nothing yet.
+pub fn long_prompt(id: &str) -> String {
+    format!("{id} ") + &"0123456789".repeat(500)
+}
+
 /// The real model, where `cargo xtask test` has put it.
 pub fn real_model() -> PathBuf {
     let path = std::env::var_os("KVIT_TEST_MODEL").expect("KVIT_TEST_MODEL names the real model: run `cargo xtask test`");
@@ -112,6 +132,20 @@ impl Server {
         }
     }
 
+    /// Waits until as many descriptors are open as there were: every connection since then is closed.
+    pub fn wait_descriptors(&self, before: usize) {
+        let since = Instant::now();
+        while self.descriptors() > before {
+            assert!(since.elapsed() < PATIENCE, "{} descriptors are open, {before} were", self.descriptors());
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+
+    /// How many descriptors the process has open.
+    pub fn descriptors(&self) -> usize {
+        std::fs::read_dir(format!("/proc/{}/fd", self.pid())).expect("the process lives").count()
+    }
+
     /// CPU time of the process so far, in clock ticks.
     pub fn cpu_ticks(&self) -> u64 {
         let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.pid())).expect("the process lives");
@@ -189,7 +223,11 @@ pub struct Caller {
 
 impl Caller {
     pub fn post(server: &Server, path: &str, id: &str, body: &Value) -> Caller {
-        let mut stream = server.connect();
+        Caller::over(server.connect(), path, id, body)
+    }
+
+    /// Asks over a connection that is there already.
+    pub fn over(mut stream: TcpStream, path: &str, id: &str, body: &Value) -> Caller {
         send(&mut stream, "POST", path, Some(id), Some(body), false);
         let reader = BufReader::new(stream.try_clone().expect("a socket can be cloned"));
         Caller { stream: Some(stream), reader }

@@ -36,7 +36,8 @@ pub fn gateway(config: &ServeConfig) -> GatewayConfig {
         drain: ms(config.drain_ms),
         settle: ms(config.settle_ms),
         allow_half_close: config.allow_half_close,
-        keepalive: ms(config.keepalive_ms),
+        client_lost_after: ms(config.client_lost_after_ms),
+        keepalive_comment: ms(config.keepalive_comment_ms),
         ..GatewayConfig::default()
     }
 }

@@ -1,5 +1,5 @@
 """OpenAI's client sends a request again when its own timeout is over: twice more unless told otherwise, and without a word to whoever
-called it. Each attempt is a run of its own here, each must end and be released before it costs more than it has, and what all of them
+called it. Each try is a run of its own here, each must end and be released before it costs more than it has, and what all of them
 computed for nobody is shown.
 """
 # contract: C-1, C-12, C-15, C-22
@@ -26,7 +26,7 @@ def create(client, run_id, body):
 
 
 def names(run_id):
-    """The same header comes with every attempt; an id that is taken gets a number."""
+    """The same header comes with every try; an id that is taken gets a number."""
     return [run_id, f"{run_id}~2", f"{run_id}~3"]
 
 
@@ -36,7 +36,7 @@ def test_two_silent_retries_are_three_runs_and_each_is_released(note, where):
     marks = []
 
     def sent(_):
-        # The attempt before has been given up: what it cost is known once it is released.
+        # The try before has been given up: what it cost is known once it is released.
         if marks:
             released(names(run_id)[len(marks) - 1])
         marks.append(counters())
@@ -48,8 +48,8 @@ def test_two_silent_retries_are_three_runs_and_each_is_released(note, where):
     marks.append(counters())
     assert look(f"{run_id}~4") is None, "two retries were asked for"
     note(f"What two silent retries cost, timeout=2.5, given up in {where}:")
-    note("  attempt  phase        prompt  cached  prompt computed  generated  delivered  after receipt")
-    total = 0
+    note("  try  phase        prompt  cached  prompt computed  generated  delivered  after receipt  layers dropped")
+    total = layers = 0
     for number, (run, before, after) in enumerate(zip(runs, marks, marks[1:]), 1):
         # Nothing had been sent that could lie unread.
         assert_gone(run, ANY, ("client_closed",))
@@ -60,15 +60,16 @@ def test_two_silent_retries_are_three_runs_and_each_is_released(note, where):
         assert prompt <= tokens["prompt"] - tokens["cached_prompt"], (before, after, run)
         assert prompt == tokens["prompt"] - tokens["cached_prompt"] or tokens["generated"] == 0, run
         total += prompt + generated
+        layers += run["steps"]["layers_dropped"]
         note(
-            f"  {number:7}  {run['phase_at_disconnect']:11}  {tokens['prompt']:6}  {tokens['cached_prompt']:6}  {prompt:15.0f}"
-            f"  {generated:9.0f}  {tokens['delivered']:9}  {tokens['after_receipt']:13}"
+            f"  {number:3}  {run['phase_at_disconnect']:11}  {tokens['prompt']:6}  {tokens['cached_prompt']:6}  {prompt:15.0f}"
+            f"  {generated:9.0f}  {tokens['delivered']:9}  {tokens['after_receipt']:13}  {run['steps']['layers_dropped']:14}"
         )
-    note(f"  {total:.0f} tokens were computed, and the caller has none of them.")
-    # Whole blocks of a prompt that was given up half way stay in the prefix index: a retry goes on where the attempt before was.
+    note(f"  {total:.0f} tokens were computed, and {layers} layers of steps that were then dropped. The caller has none of it.")
+    # What finished steps computed of a prompt stays in the prefix index in whole blocks: a retry goes on from there.
     cached = [run["tokens"]["cached_prompt"] for run in runs]
     assert cached == sorted(cached), runs
-    assert total > 0
+    assert total + layers > 0, runs
 
 
 def test_a_stream_is_not_retried_once_its_headers_came():
@@ -80,7 +81,7 @@ def test_a_stream_is_not_retried_once_its_headers_came():
     assert look(f"{run_id}~2") is None
 
 
-def test_over_http2_nobody_tells_of_the_timeout_and_the_attempts_run_side_by_side(note):
+def test_over_http2_nobody_tells_of_the_timeout_and_the_tries_run_side_by_side(note):
     """httpx leaves an HTTP/2 stream without resetting it and keeps the connection: until that closes there is nothing to notice."""
     run_id, body = ask(max_tokens=5000)
     with openai(httpx.Client(http1=False, http2=True), 2.0) as client:
@@ -88,7 +89,7 @@ def test_over_http2_nobody_tells_of_the_timeout_and_the_attempts_run_side_by_sid
             create(client, run_id, body)
         runs = [look(name) for name in names(run_id)]
         still = sum(run["state"] != "ended" for run in runs)
-        note(f"Over HTTP/2 {still} of 3 attempts still ran when OpenAI's client had given up: it resets no stream.")
+        note(f"Over HTTP/2 {still} of 3 tries still ran when OpenAI's client had given up: it resets no stream.")
         for run in runs:
             assert run["state"] != "ended" or run["outcome"]["kind"] == "cancelled", run
     for name in names(run_id):
@@ -98,7 +99,7 @@ def test_over_http2_nobody_tells_of_the_timeout_and_the_attempts_run_side_by_sid
 
 
 def test_a_deadline_ends_what_such_a_client_leaves_behind():
-    """The remedy that needs nobody to tell: the client's timeout, said in a header, ends every attempt by itself."""
+    """The remedy that needs nobody to tell: the client's timeout, said in a header, ends every try by itself."""
     run_id, body = ask(max_tokens=5000)
     with openai(httpx.Client(http1=False, http2=True, headers={"X-Request-Timeout-Ms": "4000"}), 2.0) as client:
         with pytest.raises(APITimeoutError):

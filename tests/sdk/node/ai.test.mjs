@@ -54,7 +54,8 @@ for (const [state, messages] of [["decoding", () => STORY], ["prefilling", essay
   test(`an abort while the whole answer is awaited, ${state}`, async () => {
     const id = runId();
     const controller = new AbortController();
-    const answer = assert.rejects(generateText(asked(id, { messages: messages(), abortSignal: controller.signal })), { name: "AbortError" });
+    const call = generateText(asked(id, { messages: messages(), abortSignal: controller.signal }));
+    const answer = assert.rejects(call, { name: "AbortError" });
     await reached(id, state);
     controller.abort();
     await answer;

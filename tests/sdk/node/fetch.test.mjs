@@ -1,19 +1,32 @@
-// fetch, Node's own and undici's: an AbortController in a stream and while the whole answer is awaited, a body that is cancelled, a timeout.
+// fetch, Node's own and undici's, also over HTTP/2: an AbortController in a stream and while the whole answer is awaited, a body that is
+// cancelled, a timeout.
 // contract: C-12 C-13 C-15
 // field: F-01 F-03 F-08 F-13 F-18
 
 import assert from "node:assert/strict";
-import { test } from "node:test";
+import { after, test } from "node:test";
 import * as undici from "undici";
-import { CHAT, STORY, ask, assertGone, essay, everythingComesBack, reached, released, runId } from "./server.mjs";
+import { CHAT, SERVER, STORY, ask, assertGone, essay, everythingComesBack, reached, released, runId } from "./server.mjs";
 
 everythingComesBack();
 
 const STREAMING = { phases: ["prefill", "before_first_token", "decode"] };
 
-for (const [name, call] of [["Node's fetch", fetch], ["undici's fetch", undici.fetch]]) {
-  const post = (id, more, signal) =>
-    call(CHAT, { method: "POST", headers: { "Content-Type": "application/json", "X-Request-Id": id }, body: JSON.stringify(ask(more)), signal });
+// One connection for all its calls: what leaves resets its stream there.
+const http2 = new undici.H2CClient(SERVER);
+after(() => http2.destroy());
+
+const CALLS = [
+  ["Node's fetch", fetch, ["client_closed"]],
+  ["undici's fetch", undici.fetch, ["client_closed"]],
+  ["undici's fetch over HTTP/2", (url, init) => undici.fetch(url, { ...init, dispatcher: http2 }), ["client_reset"]],
+];
+
+for (const [name, call, causes] of CALLS) {
+  const post = (id, more, signal) => {
+    const headers = { "Content-Type": "application/json", "X-Request-Id": id };
+    return call(CHAT, { method: "POST", headers, body: JSON.stringify(ask(more)), signal });
+  };
 
   for (const how of ["abort", "cancel"]) {
     test(`${name}: ${how} in a stream`, async () => {
@@ -44,7 +57,7 @@ for (const [name, call] of [["Node's fetch", fetch], ["undici's fetch", undici.f
       controller.abort();
       await answer;
       const run = await released(id);
-      assertGone(run, { ...STREAMING, causes: ["client_closed"] });
+      assertGone(run, { ...STREAMING, causes });
       assert.equal(run.delivery, "none");
     });
   }
@@ -52,6 +65,6 @@ for (const [name, call] of [["Node's fetch", fetch], ["undici's fetch", undici.f
   test(`${name}: a timeout while the whole answer is awaited`, async () => {
     const id = runId();
     await assert.rejects(post(id, {}, AbortSignal.timeout(2000)), { name: "TimeoutError" });
-    assertGone(await released(id), { causes: ["client_closed"] });
+    assertGone(await released(id), { causes });
   });
 }

@@ -1,4 +1,4 @@
-// HTTP/2 with prior knowledge: a stream that is reset ends its own run and no other of its connection; what is lost with the session ends all.
+// HTTP/2 with prior knowledge: a stream that is reset ends its own run and no other of its connection; a session's end ends all.
 // contract: C-12 C-13 C-14 C-15
 // field: F-01 F-13 F-18 F-78
 
@@ -30,7 +30,8 @@ function post(session, id, more) {
 
 for (const [state, messages] of [["decoding", () => STORY], ["prefilling", essay]]) {
   for (const stream of [true, false]) {
-    test(`a reset stream (${stream ? "streaming" : "the whole answer awaited"}, ${state}) leaves the connection and its neighbour alone`, async () => {
+    const what = `${stream ? "streaming" : "the whole answer awaited"}, ${state}`;
+    test(`a reset stream (${what}) leaves the connection and its neighbour alone`, async () => {
       const connection = await session();
       try {
         const [id, other] = [runId(), runId()];

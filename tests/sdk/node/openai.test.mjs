@@ -1,4 +1,5 @@
-// OpenAI's client for Node: an AbortController in a stream and while the whole answer is awaited, a loop that is left, and its silent retries.
+// OpenAI's client for Node: an AbortController in a stream and while the whole answer is awaited, a loop that is left, and its silent
+// retries.
 // contract: C-1 C-12 C-13 C-15
 // field: F-01 F-03 F-08 F-13 F-18
 
@@ -48,12 +49,12 @@ test("two silent retries are three runs, and each is released", async () => {
   const id = runId();
   await assert.rejects(create(id, {}, { timeout: 2000, maxRetries: 2 }), APIConnectionTimeoutError);
   let generated = 0;
-  for (const attempt of [id, `${id}~2`, `${id}~3`]) {
-    const run = await released(attempt);
+  for (const name of [id, `${id}~2`, `${id}~3`]) {
+    const run = await released(name);
     assertGone(run, { causes: ["client_closed"] });
     assert.equal(run.delivery, "none");
     generated += run.tokens.generated;
   }
   assert.equal(await look(`${id}~4`), null);
-  console.log(`three attempts generated ${generated} tokens, of which the caller has none`);
+  console.log(`three tries generated ${generated} tokens, of which the caller has none`);
 });

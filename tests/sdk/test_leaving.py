@@ -12,12 +12,7 @@ import httpx
 import pytest
 from openai import APITimeoutError, AsyncOpenAI, OpenAI
 
-from test_openai import SERVER, get, released, until
-
-STORY = [{"role": "user", "content": "Tell me a long story about a lighthouse."}]
-# About 3,000 tokens of prompt, of which nothing is in the prefix index.
-def essay():
-    return [{"role": "user", "content": f"{uuid.uuid4()} " + "The keeper counted the ships and wrote their names into the book. " * 215}]
+from server import SERVER, STORY, assert_gone, essay, released
 
 
 @pytest.fixture(scope="module")
@@ -26,32 +21,10 @@ def client():
         yield client
 
 
-@pytest.fixture(autouse=True)
-def everything_comes_back():
-    def rest():
-        kv = get("/v1/kv")
-        quiet = kv["active"] == 0 and kv["draining"] == 0 and sum(kv["runs"].values()) == 0
-        return kv if quiet else None
-
-    before = until(rest)
-    assert before and before["conserved"]
-    yield
-    after = until(rest)
-    assert after, get("/v1/kv")
-    assert after["free"] + after["cached"] == before["free"] + before["cached"] == after["total"]
-
-
 def ask(messages, **more):
     run_id = f"sdk-{uuid.uuid4()}"
     body = dict(model="", messages=messages, max_tokens=600, temperature=0, extra_body={"ignore_eos": True})
     return run_id, body | more | {"extra_headers": {"X-Request-Id": run_id}}
-
-
-def assert_gone(run, phases, causes=("client_closed", "client_reset")):
-    assert run["outcome"]["kind"] == "cancelled" and run["outcome"]["cause"] in causes, run
-    assert run["phase_at_disconnect"] in phases, run
-    assert run["tokens"]["after_receipt"] <= 1, run
-    assert run["blocks"]["held"] == 0 and run["guarantee"] == "confirmed", run
 
 
 @pytest.mark.parametrize("events", [1, 60])

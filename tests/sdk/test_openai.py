@@ -1,18 +1,12 @@
-"""The front door as OpenAI's own Python client sees it: an answer, a stream, and a stream that is closed half way.
+"""The front door as OpenAI's own Python client sees it: an answer, a stream, and a stream that is closed half way."""
 
-Needs a server at KVIT_TEST_SERVER (`cargo xtask sdk` starts one).
-"""
-
-import json
-import os
-import time
-import urllib.request
 import uuid
 
 import pytest
 from openai import OpenAI
 
-SERVER = os.environ["KVIT_TEST_SERVER"].rstrip("/")
+from server import SERVER, get, released
+
 QUESTION = [{"role": "user", "content": "Name three rivers, one sentence each."}]
 # Far more than is read before the close: the run cannot end by itself in between.
 LONG = 1500
@@ -27,31 +21,6 @@ def client():
 @pytest.fixture(scope="module")
 def model(client):
     return client.models.list().data[0].id
-
-
-def get(path):
-    with urllib.request.urlopen(f"{SERVER}{path}", timeout=10) as answer:
-        return json.load(answer)
-
-
-def until(predicate, patience_s=10.0):
-    """Polls until the predicate gives something; what it gave last otherwise."""
-    end = time.monotonic() + patience_s
-    while True:
-        value = predicate()
-        if value or time.monotonic() > end:
-            return value
-        time.sleep(0.01)
-
-
-def released(run_id):
-    def look():
-        run = get(f"/v1/runs/{run_id}")
-        return run if run["released"] and run["settled"] else None
-
-    run = until(look)
-    assert run, f"not released and settled: {get(f'/v1/runs/{run_id}')}"
-    return run
 
 
 def test_an_answer_is_whole_and_its_run_is_released(client, model):

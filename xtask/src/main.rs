@@ -14,7 +14,7 @@ use std::process::ExitCode;
 const USAGE: &str = "usage: cargo xtask COMMAND
 
   test [--long]   everything that must hold before a change lands; --long adds the tests that take minutes
-  sdk             only the tests with OpenAI's Python SDK against a started server
+  sdk [KIND ...]  only the tests with real clients against a started server: python, node, browser, or all
   tidy            only the house's rules: sizes, headers, imports, contract clauses
   bench [ARGS]    kvit against llama.cpp (bench/llama_cpp.py)";
 
@@ -24,7 +24,7 @@ fn main() -> ExitCode {
     let done = match words.as_slice() {
         ["test"] => test::run(false),
         ["test", "--long"] => test::run(true),
-        ["sdk"] => sdk::only(),
+        ["sdk", kinds @ ..] => sdk::only(kinds),
         ["tidy"] => tidy::run(),
         ["bench", rest @ ..] => bench::run(rest),
         ["help" | "--help" | "-h"] => {

@@ -1,45 +1,27 @@
-//! The tests with OpenAI's Python SDK: a virtual environment, a started server, pytest against it.
+//! Python's clients: a virtual environment under target/, pytest against the server.
 
-use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::path::PathBuf;
 
-use anyhow::{Context, bail};
+use anyhow::Context;
 
-use crate::process::{Running, command, listen, run as run_command};
-use crate::test::{Count, kvit, model, plain};
+use super::{Server, installed};
+use crate::process::{command, listen, run as run_command};
+use crate::test::{Count, kvit, plain};
 
-/// How long the server may take from start to its `listening on` line: a debug build packs the weights, on a busy machine.
-const START: Duration = Duration::from_secs(120);
 /// What the tests import, with the versions they were written against.
-const PACKAGES: [&str; 2] = ["openai>=2,<3", "pytest>=8,<10"];
+const PACKAGES: [&str; 5] = ["openai>=2,<3", "httpx[http2]>=0.28,<1", "aiohttp>=3.14,<4", "langchain-openai>=1,<2", "pytest>=8,<10"];
 
-/// `cargo xtask sdk`
-///
-/// # Errors
-/// As `run`, and if a test failed.
-pub fn only() -> anyhow::Result<()> {
-    let count = run(&model()?)?;
-    println!("{} passed, {} failed", count.passed, count.failed);
-    if count.failed > 0 { bail!("the SDK's tests failed") } else { Ok(()) }
-}
-
-/// Starts a server with the model, runs tests/sdk against it and ends it.
-///
-/// # Errors
-/// The environment cannot be made, the server does not start or does not end well.
-pub fn run(model: &Path) -> anyhow::Result<Count> {
-    let python = environment()?;
-    run_command(command("cargo").args(["build", "--package", "kvit"]))?;
-    let mut serve = command(kvit());
-    serve.args(["serve", "--port", "0", "--model"]).arg(model);
-    let (server, address) = Running::start(&mut serve, "listening on ", START)?;
-    let mut pytest = command(python);
+/// Runs tests/sdk against the server at an address. The tests with curl are among them.
+pub(super) fn run(server: &Server) -> anyhow::Result<Count> {
+    if !command("curl").arg("--version").output().is_ok_and(|o| o.status.success()) {
+        anyhow::bail!("curl is missing: install your system's `curl`");
+    }
+    let mut pytest = command(environment()?);
     pytest.args(["-m", "pytest", "-q", "--color=no", "-p", "no:cacheprovider", "tests/sdk"]);
-    pytest.env("KVIT_TEST_SERVER", &address).env("PYTHONDONTWRITEBYTECODE", "1");
+    pytest.env("KVIT_TEST_SERVER", server.address).env("PYTHONDONTWRITEBYTECODE", "1");
     // For a test whose server needs options of its own.
-    pytest.env("KVIT_TEST_BINARY", kvit()).env("KVIT_TEST_MODEL", model);
+    pytest.env("KVIT_TEST_BINARY", kvit()).env("KVIT_TEST_MODEL", server.model);
     let (said, well) = listen(&mut pytest)?;
-    server.end()?;
     let mut count = summary(&said).context("pytest gave no summary")?;
     if !well && count.failed == 0 {
         count.failed = 1;
@@ -47,17 +29,18 @@ pub fn run(model: &Path) -> anyhow::Result<Count> {
     Ok(count)
 }
 
-/// The Python of a virtual environment under target/ that has what the tests import.
+/// The Python of a virtual environment that has what the tests import.
 fn environment() -> anyhow::Result<PathBuf> {
     let dir = crate::root().join("target").join("sdk-venv");
     let python = dir.join("bin").join("python");
     if !python.exists() {
         run_command(command("python3").args(["-m", "venv"]).arg(&dir))?;
     }
-    let has = command(&python).args(["-c", "import openai, pytest"]).output().is_ok_and(|o| o.status.success());
-    if !has {
+    let (stamp, wanted) = (dir.join("kvit-packages"), PACKAGES.join("\n"));
+    if !installed(&stamp, &wanted) {
         let pip = ["-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-input"];
         run_command(command(&python).args(pip).args(PACKAGES))?;
+        std::fs::write(&stamp, wanted).with_context(|| stamp.display().to_string())?;
     }
     Ok(python)
 }

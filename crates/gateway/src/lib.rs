@@ -14,6 +14,7 @@ mod dispatch;
 mod feed;
 mod http;
 mod serve;
+mod vitals;
 
 use std::sync::{Arc, Mutex, PoisonError};
 

@@ -1,0 +1,92 @@
+//! The server that `--serve` starts: this same program, on a free port, ended by its process id.
+
+use std::io::{BufRead, BufReader};
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, anyhow};
+use rustix::process::{Pid, Signal, kill_process};
+
+use super::args::SoakArgs;
+use crate::failure::Failure;
+
+/// Runs that its journal keeps, and records: few, so that a warm-up fills it and memory can be judged.
+pub const JOURNAL_RUNS: u64 = 256;
+const JOURNAL_RECORDS: u64 = 4096;
+/// How long it may take to end, its own drain included.
+const ENDING: Duration = Duration::from_secs(30);
+
+/// A running server.
+pub struct Server {
+    child: Child,
+    /// Its address.
+    pub url: String,
+}
+
+impl Server {
+    /// Starts it and waits until it can answer.
+    ///
+    /// # Errors
+    /// It cannot be started, or ends before it listens.
+    pub fn start(args: &SoakArgs, cache: Option<PathBuf>) -> Result<Server, Failure> {
+        let program = std::env::current_exe().context("cannot find this program's own file")?;
+        let mut command = Command::new(program);
+        command.args(["serve", "--port", "0"]);
+        for (name, value) in
+            [("--log", "warn"), ("--journal-runs", &JOURNAL_RUNS.to_string()), ("--journal-records", &JOURNAL_RECORDS.to_string())]
+        {
+            if !args.serve_options.iter().any(|o| o == name || o.starts_with(&format!("{name}="))) {
+                command.args([name, value]);
+            }
+        }
+        if let Some(model) = &args.model {
+            command.arg("--model").arg(model);
+        }
+        if let Some(cache) = cache {
+            command.arg("--cache").arg(cache);
+        }
+        command.args(&args.serve_options);
+        let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn().context("cannot start the server")?;
+        let mut lines = BufReader::new(child.stdout.take().context("its output is no pipe")?).lines();
+        let found = lines.by_ref().map_while(Result::ok).find_map(|l| l.strip_prefix("listening on ").map(str::to_owned));
+        let Some(url) = found else {
+            let status = child.wait().context("cannot wait for the server")?;
+            return Err(Failure::Other(anyhow!("the server ended before it listened ({status}); its reason stands above")));
+        };
+        // Read to the end, so that it never blocks on a pipe that nobody empties.
+        std::thread::spawn(move || lines.map_while(Result::ok).count());
+        Ok(Server { child, url })
+    }
+
+    /// Its process.
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Ends it as an operator would and waits.
+    ///
+    /// # Errors
+    /// It does not end, or says that runs were left unsettled.
+    pub fn end(mut self) -> Result<(), Failure> {
+        let pid = i32::try_from(self.pid()).ok().and_then(Pid::from_raw).context("a process has an id")?;
+        kill_process(pid, Signal::TERM).context("the server cannot be told to end")?;
+        let since = Instant::now();
+        while since.elapsed() < ENDING {
+            match self.child.try_wait()? {
+                Some(status) if status.success() => return Ok(()),
+                Some(status) => return Err(Failure::Other(anyhow!("the server ended with {status} after SIGTERM"))),
+                None => std::thread::sleep(Duration::from_millis(10)),
+            }
+        }
+        Err(Failure::Other(anyhow!("the server did not end within {ENDING:?} of SIGTERM")))
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        // Already waited for where it ended well.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}

@@ -19,10 +19,9 @@ mod report;
 mod tally;
 mod verdict;
 
-use std::ops::Range;
 use std::path::PathBuf;
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use anyhow::anyhow;
@@ -45,6 +44,21 @@ use verdict::Part;
 const WARM_UP: u64 = 300;
 /// Answers that are compared before and after.
 const PROBES: u64 = 4;
+
+/// Callers at most for a cancel: beyond it, runs end faster than their callers can go.
+const CALLERS_A_CANCEL: u64 = 5;
+
+/// What the callers of one half share.
+struct Work<'a> {
+    /// The next caller's number.
+    next: &'a AtomicU64,
+    /// No caller has this number.
+    end: u64,
+    /// Cancels that are still to be done.
+    left: AtomicU64,
+    fill: Option<u32>,
+    progress: &'a Progress,
+}
 
 /// Everything that the parts of a soak need.
 struct Soak<'a> {
@@ -89,60 +103,65 @@ pub fn run(args: &SoakArgs, cache: Option<PathBuf>) -> Result<(), Failure> {
 }
 
 impl Soak<'_> {
-    /// Warms up, takes the first reading, lets each part run in two halves with a reading after each.
+    /// Reads the server as it is, warms it up, reads again, and lets each part run in two halves with a reading after each.
     fn whole(&mut self) -> Result<(Vec<Reading>, Vec<Part>, bool), Failure> {
-        let args = self.args;
+        let (args, pid, patience) = (self.args, self.pid, self.address.patience());
         let mut watch = Watch::open(self.address)?;
-        let first = reading::first(&mut watch, self.pid, self.address.patience())?;
-        self.sequences = first.gauge("kvit_worker_sequences_max").map(|n| n as u32).filter(|n| *n > 0);
-        let mut next = 0;
-        let mut numbers = |n: u64| {
-            next += n;
-            next - n..next
-        };
-        let warm_up = args.warm_up.unwrap_or(if args.serve { WARM_UP.max(child::JOURNAL_RUNS * 3 / 2) } else { WARM_UP });
-        self.part("warm-up", numbers(warm_up / 2), 1)?;
-        self.part("warm-up", numbers(warm_up - warm_up / 2), args.in_flight)?;
+        let fresh = reading::first(&mut watch, pid, patience)?;
+        self.sequences = fresh.gauge("kvit_worker_sequences_max").map(|n| n as u32).filter(|n| *n > 0);
+        let filled = if args.serve { child::JOURNAL_RUNS * 3 / 2 } else { 0 };
+        let warm_up = args.warm_up.unwrap_or(WARM_UP.max(filled));
+        let next = AtomicU64::new(0);
+        let progress = Progress::begin("warm-up", warm_up);
+        self.half(&next, warm_up - warm_up / 2, 1, &progress)?;
+        self.half(&next, warm_up / 2, args.in_flight, &progress)?;
+        drop(progress);
         let probes = self.probes(&mut watch)?;
-        let mut readings = vec![reading::first(&mut watch, self.pid, self.address.patience())?];
+        let warm = reading::warm(&fresh, &mut watch, pid, patience)?;
+        let mut readings = vec![fresh, warm.clone()];
         let mut parts = Vec::new();
         let mut callers = 0;
         for (name, n, at_once) in [("sequential", args.sequential, 1), ("concurrent", args.concurrent, args.in_flight)] {
             if n == 0 {
                 continue;
             }
+            let progress = Progress::begin(name, n);
             let begin = readings.len() - 1;
             let mut tally = Tally::default();
             for half in [n - n / 2, n / 2] {
-                tally.merge(self.part(name, numbers(half), at_once)?);
+                tally.merge(self.half(&next, half, at_once, &progress)?);
                 callers += half;
-                let at_rest = reading::back_to(&readings[0], &mut watch, self.pid, self.address.patience())?;
+                let at_rest = reading::back_to(&warm, &mut watch, pid, patience)?;
                 readings.push(Reading { callers, ..at_rest });
             }
+            tally.missed(n);
             parts.push(Part { name, readings: [begin, begin + 1, begin + 2], tally });
         }
         let same = self.probes(&mut watch)? == probes;
         Ok((readings, parts, same))
     }
 
-    /// Lets the callers with these numbers come and go, so many at once.
-    fn part(&self, name: &'static str, numbers: Range<u64>, at_once: u16) -> Result<Tally, Failure> {
+    /// Lets callers come and go, so many at once, until so many runs were cancelled.
+    fn half(&self, next: &AtomicU64, cancels: u64, at_once: u16, progress: &Progress) -> Result<Tally, Failure> {
         let since = Instant::now();
-        let progress = Progress::begin(name, numbers.end - numbers.start);
-        let next = AtomicU64::new(numbers.start);
+        let work = Work {
+            next,
+            end: next.load(Ordering::Relaxed) + cancels * CALLERS_A_CANCEL,
+            left: AtomicU64::new(cancels),
+            // Alone, a caller fills the engine itself where it is to wait; many callers wait for one another.
+            fill: self.sequences.filter(|_| at_once == 1),
+            progress,
+        };
         let whole: Mutex<Result<Tally, Failure>> = Mutex::new(Ok(Tally::default()));
-        // Alone, a caller fills the engine itself where it is to wait; many callers wait for one another.
-        let fill = self.sequences.filter(|_| at_once == 1);
         std::thread::scope(|scope| {
-            for _ in 0..u64::from(at_once).min(numbers.end - numbers.start) {
+            for _ in 0..u64::from(at_once).min(cancels) {
                 scope.spawn(|| {
-                    let done = self.callers(fill, &next, numbers.end, &progress);
-                    // One that failed stops the others at their next caller.
-                    let failed = done.is_err();
-                    if failed {
-                        next.store(numbers.end, Ordering::Relaxed);
+                    let done = self.callers(&work);
+                    if done.is_err() {
+                        // One that failed stops the others at their next caller.
+                        work.left.store(0, Ordering::Relaxed);
                     }
-                    let mut whole = whole.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+                    let mut whole = whole.lock().unwrap_or_else(PoisonError::into_inner);
                     match (whole.as_mut(), done) {
                         (Ok(tally), Ok(more)) => tally.merge(more),
                         (Ok(_), Err(failure)) => *whole = Err(failure),
@@ -151,23 +170,31 @@ impl Soak<'_> {
                 });
             }
         });
-        let mut tally = whole.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner)?;
+        let mut tally = whole.into_inner().unwrap_or_else(PoisonError::into_inner)?;
         tally.took = since.elapsed();
         Ok(tally)
     }
 
-    fn callers(&self, fill: Option<u32>, next: &AtomicU64, end: u64, progress: &Progress) -> Result<Tally, Failure> {
-        let mut caller = Caller::new(self.address, fill)?;
+    /// One caller after the other, as long as cancels are left to do. A run that ended otherwise gives its turn back.
+    fn callers(&self, work: &Work<'_>) -> Result<Tally, Failure> {
+        let mut caller = Caller::new(self.address, work.fill)?;
         let mut tally = Tally::default();
-        loop {
-            let number = next.fetch_add(1, Ordering::Relaxed);
-            if number >= end {
-                return Ok(tally);
+        let turn = |left: u64| left.checked_sub(1);
+        while work.left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, turn).is_ok() {
+            let number = work.next.fetch_add(1, Ordering::Relaxed);
+            if number >= work.end {
+                break;
             }
             let aim = Aim::draw(self.args, &self.life, number);
-            tally.add(&aim.id, aim.phase, &caller.go(&aim)?);
-            progress.add();
+            let fate = caller.go(&aim)?;
+            tally.add(&aim.id, aim.phase, &fate);
+            if fate.is_cancelled() {
+                work.progress.add();
+            } else {
+                work.left.fetch_add(1, Ordering::Relaxed);
+            }
         }
+        Ok(tally)
     }
 
     /// Whole answers to fixed prompts. Before and after they must be the same, whatever lies in the cache.

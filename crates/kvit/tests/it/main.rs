@@ -2,9 +2,13 @@
 
 mod commands;
 mod documents;
+mod leaky;
 mod leaving;
+mod leaving_client;
+mod leaving_matrix;
 mod server;
 mod servers;
+mod soak;
 mod storm;
 
 use std::path::Path;

@@ -51,7 +51,7 @@ pub struct SoakArgs {
     /// Model file of that server; without it the cached default model.
     #[arg(long, value_name = "FILE", requires = "serve")]
     pub model: Option<PathBuf>,
-    /// Cancels one after the other.
+    /// Cancels one after the other. A run that ends before its caller goes does not count.
     #[arg(long, value_name = "NUMBER", default_value_t = 1000)]
     pub sequential: u64,
     /// Cancels by many callers at once.
@@ -65,7 +65,7 @@ pub struct SoakArgs {
     #[arg(long, value_name = "NUMBER")]
     pub warm_up: Option<u64>,
     /// Tokens that each run asks for.
-    #[arg(long, value_name = "NUMBER", default_value_t = 32, value_parser = clap::value_parser!(u32).range(4..=100_000))]
+    #[arg(long, value_name = "NUMBER", default_value_t = 64, value_parser = clap::value_parser!(u32).range(4..=100_000))]
     pub tokens: u32,
     /// Tokens of each prompt.
     #[arg(long, value_name = "NUMBER", default_value_t = 256, value_parser = clap::value_parser!(u32).range(8..=100_000))]

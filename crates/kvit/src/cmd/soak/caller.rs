@@ -43,6 +43,13 @@ pub enum Fate {
     Stuck(Box<Value>),
 }
 
+impl Fate {
+    /// Whether the run was cancelled.
+    pub fn is_cancelled(&self) -> bool {
+        matches!(self, Fate::Ended { outcome, .. } if outcome == "cancelled")
+    }
+}
+
 /// A connection with a request in progress.
 struct Line {
     reader: BufReader<TcpStream>,

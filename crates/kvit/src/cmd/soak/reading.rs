@@ -7,7 +7,6 @@ use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use anyhow::anyhow;
-use serde_json::Value;
 
 use super::http::Watch;
 use crate::failure::Failure;
@@ -112,6 +111,12 @@ impl Reading {
         counted.chain(shown).filter(|(_, n)| *n != 0.0).map(|(name, n)| format!("{name} {n}")).collect()
     }
 
+    /// Nothing is alive, and the blocks that can be handed out are as many as before.
+    fn is_back(&self, before: &Reading) -> bool {
+        let sum = |r: &Reading| r.block_count("free") + r.block_count("cached");
+        self.unrest().is_empty() && sum(self) == sum(before)
+    }
+
     fn process_counts(&self) -> [f64; 3] {
         ["kvit_tasks", "process_open_fds", "process_threads"].map(|name| self.gauge(name).unwrap_or(0.0))
     }
@@ -143,17 +148,34 @@ pub fn first(watch: &mut Watch, pid: Option<u32>, patience: Duration) -> Result<
     }
 }
 
-/// Waits until everything is back where it was, or the patience is over; what is read last is what counts, well or not.
+/// Waits, after a warm-up, until nothing is alive and the process's counts are steady, or the patience is over. What is read last is what
+/// counts, well or not.
 ///
 /// # Errors
 /// The server went away.
-pub fn back_to(before: &Reading, watch: &mut Watch, pid: Option<u32>, patience: Duration) -> Result<Reading, Failure> {
+pub fn warm(fresh: &Reading, watch: &mut Watch, pid: Option<u32>, patience: Duration) -> Result<Reading, Failure> {
+    let since = Instant::now();
+    let mut same = 0;
+    let mut last = Reading::take(watch, pid)?;
+    while same < STEADY && since.elapsed() <= patience {
+        std::thread::sleep(LOOK_AGAIN);
+        let next = Reading::take(watch, pid)?;
+        same = if next.is_back(fresh) && next.process_counts() == last.process_counts() { same + 1 } else { 0 };
+        last = next;
+    }
+    Ok(last)
+}
+
+/// Waits until everything is back where it was, or the patience is over; as `warm`.
+///
+/// # Errors
+/// The server went away.
+pub fn back_to(warm: &Reading, watch: &mut Watch, pid: Option<u32>, patience: Duration) -> Result<Reading, Failure> {
     let since = Instant::now();
     loop {
         let now = Reading::take(watch, pid)?;
-        let no_more = now.process_counts().iter().zip(before.process_counts()).all(|(now, before)| *now <= before);
-        let sum = |r: &Reading| r.block_count("free") + r.block_count("cached");
-        if (no_more && now.unrest().is_empty() && sum(&now) == sum(before)) || since.elapsed() > patience {
+        let no_more = now.process_counts().iter().zip(warm.process_counts()).all(|(now, warm)| *now <= warm);
+        if (no_more && now.is_back(warm)) || since.elapsed() > patience {
             return Ok(now);
         }
         std::thread::sleep(LOOK_AGAIN);

@@ -93,7 +93,7 @@ fn phases(text: &mut String, parts: &[Part]) {
 
 fn heads(parts: &[Part]) -> Vec<String> {
     let of = |p: &Part| [format!("half {}", p.name), p.name.to_owned()];
-    std::iter::once("before".to_owned()).chain(parts.iter().flat_map(of)).collect()
+    ["fresh", "warm"].map(str::to_owned).into_iter().chain(parts.iter().flat_map(of)).collect()
 }
 
 fn number(row: &Row, value: f64) -> String {

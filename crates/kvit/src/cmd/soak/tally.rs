@@ -84,6 +84,14 @@ impl Tally {
         self.took += other.took;
     }
 
+    /// Fewer cancels than were asked for: runs came to their end before their callers went.
+    pub fn missed(&mut self, wanted: u64) {
+        if self.outcome("cancelled") < wanted {
+            let n = wanted - self.outcome("cancelled");
+            self.wrong.insert("could not be cancelled: they ended before their callers went (ask for more --tokens)", (n, Vec::new()));
+        }
+    }
+
     /// Runs with this outcome.
     pub fn outcome(&self, kind: &str) -> u64 {
         self.ends.iter().filter(|((k, _), _)| k == kind).map(|(_, n)| n).sum()

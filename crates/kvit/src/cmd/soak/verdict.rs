@@ -1,5 +1,8 @@
 //! Whether anything grew. Counts must be back exactly; memory is judged by how much the second half of each part added.
 //!
+//! The first reading is of the server as it was found, the second of the warm one. What belongs to runs is compared with the first, what
+//! the process sets up once with the second.
+//!
 //! The model is a pool that lost one block a request and showed it in one place only: the gauge at rest (field F-58). So no number is
 //! judged while something runs, and none is forgiven because it is small.
 //!
@@ -23,9 +26,9 @@ pub struct Part {
 /// How a row is judged.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Rule {
-    /// Every reading equals the first.
+    /// Every reading equals that of the server as it was found.
     Exact,
-    /// No reading is above the first.
+    /// No reading is above that of the warm server.
     NoMore,
     /// Kept on purpose, up to this bound.
     Kept(Option<u64>),
@@ -65,6 +68,9 @@ pub struct Verdict {
 
 /// A row's heading, its name, how it is read, and how it is judged.
 type Source = (&'static str, &'static str, fn(&Reading) -> Option<f64>, Rule);
+
+/// The reading of the warm server.
+pub const WARM: usize = 1;
 
 const BLOCKS: &str = "blocks";
 const RUNS: &str = "per-run state";
@@ -132,7 +138,8 @@ pub fn judge(readings: &[Reading], parts: &[Part], tolerance_bytes: f64, same_an
     }
     for part in parts {
         for (what, (n, ids)) in &part.tally.wrong {
-            verdict.wrong.push(format!("{}: {n} runs {what}, among them {}", part.name, ids.join(", ")));
+            let named = if ids.is_empty() { String::new() } else { format!(", among them {}", ids.join(", ")) };
+            verdict.wrong.push(format!("{}: {n} runs {what}{named}", part.name));
         }
     }
     if !same_answers {
@@ -152,7 +159,8 @@ fn bound(name: &str, rule: Rule, readings: &[Reading]) -> Rule {
 }
 
 fn row(group: &'static str, name: &str, values: Vec<f64>, rule: Rule) -> Row {
-    let before = values.first().copied().unwrap_or(0.0);
+    let judged = if rule == Rule::NoMore { values.get(WARM..).unwrap_or_default() } else { &values };
+    let before = judged.first().copied().unwrap_or(0.0);
     let off = |v: f64| match rule {
         Rule::Exact => v != before,
         Rule::NoMore => v > before,
@@ -160,7 +168,7 @@ fn row(group: &'static str, name: &str, values: Vec<f64>, rule: Rule) -> Row {
         Rule::Memory => false,
     };
     // The last reading is what counts most; one in between that was off and came back is named too.
-    let worst = values.last().copied().filter(|v| off(*v)).or_else(|| values.iter().copied().find(|v| off(*v)));
+    let worst = judged.last().copied().filter(|v| off(*v)).or_else(|| judged.iter().copied().find(|v| off(*v)));
     let growth = worst.map(|v| match rule {
         Rule::Kept(max) => format!("{v}, at most {} are meant to be kept", max.unwrap_or(0)),
         _ => format!("{before} before, {v} after ({:+})", v - before),
@@ -186,8 +194,8 @@ fn judge_memory(verdict: &mut Verdict, readings: &[Reading], parts: &[Part], tol
         let room = |name: &str, max: &str| r.gauge(name).zip(r.gauge(max)).is_some_and(|(n, max)| n < max);
         room("kvit_journal_runs", "kvit_journal_runs_max") || room("kvit_journal_records", "kvit_journal_records_max")
     };
-    if readings.first().is_some_and(filling) {
-        verdict.not_judged.push("RSS (the journal was not full at the first reading: a longer --warm-up fills it)".to_owned());
+    if readings.get(WARM).is_some_and(filling) {
+        verdict.not_judged.push("RSS (the journal was not full after the warm-up: a longer --warm-up fills it)".to_owned());
         return;
     }
     for part in parts {
@@ -225,10 +233,24 @@ mod tests {
         r
     }
 
+    fn part(tally: Tally) -> Part {
+        Part { name: "sequential", readings: [1, 2, 3], tally }
+    }
+
+    /// Of a server that is the same fresh and warm, with this in the middle and that at the end.
     fn verdict(changes: [&dyn Fn(&mut Reading); 2]) -> Verdict {
-        let readings = [reading(0, |_| {}), reading(500, changes[0]), reading(1000, changes[1])];
-        let part = Part { name: "sequential", readings: [0, 1, 2], tally: Tally::default() };
-        judge(&readings, &[part], mib_bytes(8.0), true)
+        let readings = [reading(0, |_| {}), reading(0, |_| {}), reading(500, changes[0]), reading(1000, changes[1])];
+        judge(&readings, &[part(Tally::default())], mib_bytes(8.0), true)
+    }
+
+    const OWNERS: &str = "kvit_worker_held{kind=\"owners\"}";
+
+    fn shows(r: &mut Reading, name: &str, value: f64) {
+        r.series.insert(name.to_owned(), value);
+    }
+
+    fn counts(r: &mut Reading, name: &'static str, n: u64) {
+        r.account.insert(name, n);
     }
 
     fn mib_bytes(n: f64) -> f64 {
@@ -236,7 +258,7 @@ mod tests {
     }
 
     fn rss(n: f64) -> impl Fn(&mut Reading) {
-        move |r| drop(r.series.insert("process_resident_memory_bytes".into(), mib_bytes(n)))
+        move |r| shows(r, "process_resident_memory_bytes", mib_bytes(n))
     }
 
     #[test]
@@ -257,17 +279,28 @@ mod tests {
     // field: F-58
     #[test]
     fn one_block_is_growth() {
-        let v = verdict([&|_| {}, &|r| drop(r.account.insert("free", 89))]);
+        let v = verdict([&|_| {}, &|r| counts(r, "free", 89)]);
         assert_eq!(v.wrong, ["free + cached: 100 before, 99 after (-1)"]);
-        let v = verdict([&|_| {}, &|r| drop(r.series.insert("kvit_worker_held{kind=\"owners\"}".into(), 1.0))]);
+        let v = verdict([&|_| {}, &|r| shows(r, OWNERS, 1.0)]);
         assert_eq!(v.wrong, ["worker's tables: 0 before, 1 after (+1) kvit_worker_held{kind=\"owners\"} 1"]);
         let v = verdict([&|_| {}, &|r| r.conserved = false]);
         assert_eq!(v.wrong.len(), 1);
     }
 
+    /// What the warm-up leaves of its runs is growth; what the process set up for it is not.
+    #[test]
+    fn the_warm_up_is_judged_too() {
+        let leaves = |r: &mut Reading| counts(r, "active", 2);
+        let readings = [reading(0, |_| {}), reading(0, leaves), reading(1, leaves)];
+        assert_eq!(judge(&readings, &[], 1.0, true).wrong, ["active: 0 before, 2 after (+2)"]);
+        let threads = |r: &mut Reading| shows(r, "kvit_tasks", 9.0);
+        let readings = [reading(0, |_| {}), reading(0, threads), reading(1, threads)];
+        assert!(judge(&readings, &[], 1.0, true).wrong.is_empty());
+    }
+
     #[test]
     fn fewer_tasks_are_fine_and_more_are_not() {
-        let tasks = |n: f64| move |r: &mut Reading| drop(r.series.insert("kvit_tasks".into(), n));
+        let tasks = |n: f64| move |r: &mut Reading| shows(r, "kvit_tasks", n);
         assert!(verdict([&tasks(4.0), &tasks(4.0)]).wrong.is_empty());
         assert_eq!(verdict([&|_| {}, &tasks(6.0)]).wrong, ["tasks: 5 before, 6 after (+1)"]);
     }
@@ -280,9 +313,8 @@ mod tests {
         // 20 blocks of 1 MiB each are written to for the first time: memory that a pool of this size has.
         let first = |r: &mut Reading| r.untouched = 20;
         let more = rss(320.0);
-        let readings = [reading(0, first), reading(500, first), reading(1000, |r| more(r))];
-        let part = Part { name: "sequential", readings: [0, 1, 2], tally: Tally::default() };
-        assert!(judge(&readings, &[part], mib_bytes(8.0), true).wrong.is_empty());
+        let readings = [reading(0, first), reading(0, first), reading(500, first), reading(1000, |r| more(r))];
+        assert!(judge(&readings, &[part(Tally::default())], mib_bytes(8.0), true).wrong.is_empty());
     }
 
     #[test]
@@ -292,22 +324,18 @@ mod tests {
             r.series.insert("kvit_journal_runs_max".into(), 10.0);
         };
         let more = rss(900.0);
-        let readings = [
-            reading(0, room),
-            reading(5, room),
-            reading(10, |r| {
-                room(r);
-                more(r)
-            }),
-        ];
-        let part = Part { name: "sequential", readings: [0, 1, 2], tally: Tally::default() };
-        let v = judge(&readings, &[part], 1.0, true);
+        let end = |r: &mut Reading| {
+            room(r);
+            more(r);
+        };
+        let readings = [reading(0, room), reading(0, room), reading(5, room), reading(10, end)];
+        let v = judge(&readings, &[part(Tally::default())], 1.0, true);
         assert!(v.wrong.is_empty() && v.not_judged.iter().any(|n| n.starts_with("RSS")), "{v:?}");
         let over = [
             reading(0, room),
             reading(9, |r| {
                 room(r);
-                drop(r.series.insert("kvit_journal_runs".into(), 11.0))
+                shows(r, "kvit_journal_runs", 11.0)
             }),
         ];
         assert_eq!(judge(&over, &[], 1.0, true).wrong, ["runs in the journal: 11, at most 10 are meant to be kept"]);
@@ -324,8 +352,8 @@ mod tests {
             held: 0,
         };
         tally.add("r7", super::super::args::Phase::Prefill, &fate);
-        let readings = [reading(0, |_| {}), reading(1, |_| {})];
-        let v = judge(&readings, &[Part { name: "concurrent", readings: [0, 0, 1], tally }], 1.0, false);
+        let readings = [reading(0, |_| {}), reading(0, |_| {}), reading(1, |_| {}), reading(2, |_| {})];
+        let v = judge(&readings, &[part(tally)], 1.0, false);
         assert_eq!(v.wrong.len(), 2, "{:?}", v.wrong);
         assert!(v.wrong[0].contains("r7") && v.wrong[1].starts_with("answers"));
     }

@@ -37,7 +37,7 @@ enum Phase {
 const PHASES: [Phase; 4] = [Phase::Queued, Phase::Prefill, Phase::BeforeFirstToken, Phase::Decode];
 
 /// A tiny model that is slow enough to be met in the middle of a prompt.
-fn model() -> PathBuf {
+pub fn model() -> PathBuf {
     static PATH: std::sync::OnceLock<PathBuf> = std::sync::OnceLock::new();
     PATH.get_or_init(|| {
         let path = tiny_model().with_file_name("leaving.gguf");

@@ -40,6 +40,8 @@ use reading::Reading;
 use tally::Tally;
 use verdict::Part;
 
+/// Where a server is that nobody names.
+const DEFAULT_URL: &str = "http://127.0.0.1:8000";
 /// Cancels before the first look at a server that was not started here.
 const WARM_UP: u64 = 300;
 /// Answers that are compared before and after.
@@ -80,8 +82,12 @@ pub fn run(args: &SoakArgs, cache: Option<PathBuf>) -> Result<(), Failure> {
         return Err(Failure::Usage("--sequential and --concurrent are both 0: nothing would be soaked".to_owned()));
     }
     let server = if args.serve { Some(Server::start(args, cache)?) } else { None };
-    let url = server.as_ref().map_or(args.url.as_str(), |s| &s.url);
-    let address = Address::parse(url, Duration::from_millis(args.patience_ms))?;
+    let url = match (&server, &args.url) {
+        (Some(server), _) => server.url.clone(),
+        (None, Some(url)) => url.clone(),
+        (None, None) => std::env::var("KVIT_SERVER").unwrap_or_else(|_| DEFAULT_URL.to_owned()),
+    };
+    let address = Address::parse(&url, Duration::from_millis(args.patience_ms))?;
     let pid = server.as_ref().map(Server::pid);
     let life = uuid::Uuid::now_v7().simple().to_string();
     let mut soak = Soak { args, address, pid, sequences: None, life };
@@ -89,9 +95,9 @@ pub fn run(args: &SoakArgs, cache: Option<PathBuf>) -> Result<(), Failure> {
     let tolerance = f64::from(args.rss_tolerance_mib) * f64::from(1 << 20);
     let verdict = verdict::judge(&readings, &parts, tolerance, same_answers);
     if args.json {
-        out::json(&report::json(args, url, &readings, &parts, &verdict))?;
+        out::json(&report::json(args, &url, &readings, &parts, &verdict))?;
     } else {
-        out::line(&report::table(args, url, pid, &parts, &verdict, out::colour()))?;
+        out::line(&report::table(args, &url, pid, &parts, &verdict, out::colour()))?;
     }
     if let Some(server) = server {
         server.end()?;
@@ -120,7 +126,7 @@ impl Soak<'_> {
         let warm = reading::warm(&fresh, &mut watch, pid, patience)?;
         let mut readings = vec![fresh, warm.clone()];
         let mut parts = Vec::new();
-        let mut callers = 0;
+        let mut cancels = 0;
         for (name, n, at_once) in [("sequential", args.sequential, 1), ("concurrent", args.concurrent, args.in_flight)] {
             if n == 0 {
                 continue;
@@ -130,9 +136,9 @@ impl Soak<'_> {
             let mut tally = Tally::default();
             for half in [n - n / 2, n / 2] {
                 tally.merge(self.half(&next, half, at_once, &progress)?);
-                callers += half;
+                cancels += half;
                 let at_rest = reading::back_to(&warm, &mut watch, pid, patience)?;
-                readings.push(Reading { callers, ..at_rest });
+                readings.push(Reading { cancels, ..at_rest });
             }
             tally.missed(n);
             parts.push(Part { name, readings: [begin, begin + 1, begin + 2], tally });

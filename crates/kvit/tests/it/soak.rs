@@ -117,6 +117,7 @@ fn finds(leak: Leak, row: &str) {
 #[test]
 fn wrong_usage_and_no_server_have_their_exit_codes() {
     assert_eq!(soak(&["--model", "x.gguf"]).code, 2, "a model without --serve");
+    assert_eq!(soak(&["http://127.0.0.1:1", "--serve"]).code, 2, "one or the other");
     assert_eq!(soak(&["--sequential", "0", "--concurrent", "0"]).code, 2);
     assert_eq!(soak(&["--phases", "asleep"]).code, 2);
     assert_eq!(run(&["soak", "https://localhost"]).code, 2);

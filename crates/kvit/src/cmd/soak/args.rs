@@ -42,9 +42,9 @@ pub fn word<T: ValueEnum>(value: T) -> String {
 /// `kvit soak`
 #[derive(Debug, Args)]
 pub struct SoakArgs {
-    /// The server to soak. It must have no other client meanwhile.
-    #[arg(value_name = "URL", env = "KVIT_SERVER", default_value = "http://127.0.0.1:8000", hide_env = true)]
-    pub url: String,
+    /// The server to soak, which must have no other client meanwhile. Without it: `KVIT_SERVER`, else http://127.0.0.1:8000.
+    #[arg(value_name = "URL", conflicts_with = "serve")]
+    pub url: Option<String>,
     /// Start a server of its own on a free port, and end it afterwards; options for it follow after `--`.
     #[arg(long)]
     pub serve: bool,

@@ -35,8 +35,8 @@ const ACCOUNT: [&str; 12] = [
 /// How things stand at one moment.
 #[derive(Clone, Debug, Default)]
 pub struct Reading {
-    /// Callers that had come and gone since the first reading.
-    pub callers: u64,
+    /// Cancels that were done since the reading of the warm server.
+    pub cancels: u64,
     /// `/v1/kv`, summed over workers.
     pub account: BTreeMap<&'static str, u64>,
     /// Whether each worker's account adds up.

@@ -61,12 +61,12 @@ fn put(text: &mut String, what: std::fmt::Arguments<'_>) {
 }
 
 fn ends(text: &mut String, parts: &[Part], in_flight: u16) {
-    put(text, format_args!("{:<22}{:>9}", "part", "callers"));
+    put(text, format_args!("{:<26}{:>9}", "part", "callers"));
     OUTCOMES.iter().for_each(|kind| put(text, format_args!("{kind:>11}")));
     put(text, format_args!("{:>12}{:>9}{:>9}\n", "never read", "seconds", "a second"));
     for Part { name, tally, .. } in parts {
         let name = if *name == "concurrent" { format!("{name}, {in_flight} at once") } else { (*name).to_owned() };
-        put(text, format_args!("{name:<22}{:>9}", tally.callers));
+        put(text, format_args!("{name:<26}{:>9}", tally.callers));
         OUTCOMES.iter().for_each(|kind| put(text, format_args!("{:>11}", tally.outcome(kind))));
         let seconds = tally.took.as_secs_f64();
         put(text, format_args!("{:>12}{seconds:>9.1}{:>9.1}\n", tally.never_read, tally.callers as f64 / seconds.max(1e-9)));
@@ -79,11 +79,11 @@ fn ends(text: &mut String, parts: &[Part], in_flight: u16) {
 fn phases(text: &mut String, parts: &[Part]) {
     let mut all = Tally::default();
     parts.iter().for_each(|p| all.merge(p.tally.clone()));
-    put(text, format_args!("\n{:<22}", "cancelled, left in"));
+    put(text, format_args!("\n{:<26}", "cancelled, left in"));
     SEEN.iter().for_each(|seen| put(text, format_args!("{seen:>20}")));
     let aims: BTreeSet<_> = all.phases.keys().map(|(aim, _)| *aim).collect();
     for aim in aims {
-        put(text, format_args!("\n  {:<20}", word(aim)));
+        put(text, format_args!("\n  {:<24}", word(aim)));
         for seen in SEEN {
             put(text, format_args!("{:>20}", all.phases.get(&(aim, seen.to_owned())).copied().unwrap_or(0)));
         }
@@ -129,7 +129,7 @@ fn memory(text: &mut String, verdict: &Verdict, pen: &Pen) {
         put(
             text,
             format_args!(
-                "memory, second half of {name}: {grown:+.1} MiB, {each:.0} bytes a caller; above {least:.0} it counts as growth\n"
+                "memory, second half of {name}: {grown:+.1} MiB, {each:.0} bytes a cancel; above {least:.0} it counts as growth\n"
             ),
         );
     }
@@ -143,7 +143,7 @@ pub fn json(args: &SoakArgs, url: &str, readings: &[Reading], parts: &[Part], ve
     let heads = heads(parts);
     let rows: Vec<Value> = verdict.rows.iter().map(|row| row_json(row, &heads)).collect();
     let memory = verdict.memory.iter().zip(&verdict.sensitivity).map(|((part, bytes, each), (_, least))| {
-        json!({"part": part, "second_half_bytes": bytes, "bytes_per_caller": each, "growth_above_bytes_per_caller": least})
+        json!({"part": part, "second_half_bytes": bytes, "bytes_per_cancel": each, "growth_above_bytes_per_cancel": least})
     });
     let parts: Vec<Value> = parts
         .iter()

@@ -58,7 +58,7 @@ pub struct Verdict {
     pub rows: Vec<Row>,
     /// What the server does not show.
     pub not_judged: Vec<String>,
-    /// Growth of memory in the second half of each part, in bytes and in bytes a caller, beside the part's name.
+    /// Growth of memory in the second half of each part, in bytes and in bytes a cancel, beside the part's name.
     pub memory: Vec<(&'static str, f64, f64)>,
     /// A leak of so many bytes a run would have been found, by part.
     pub sensitivity: Vec<(&'static str, f64)>,
@@ -201,16 +201,16 @@ fn judge_memory(verdict: &mut Verdict, readings: &[Reading], parts: &[Part], tol
     for part in parts {
         let [_, middle, end] = part.readings;
         let (Some(from), Some(to)) = (readings.get(middle), readings.get(end)) else { continue };
-        let callers = to.callers.saturating_sub(from.callers) as f64;
+        let cancels = to.cancels.saturating_sub(from.cancels) as f64;
         let (Some(a), Some(b)) = (resident(from), resident(to)) else { continue };
-        if callers == 0.0 {
+        if cancels == 0.0 {
             continue;
         }
-        verdict.memory.push((part.name, b - a, (b - a) / callers));
-        verdict.sensitivity.push((part.name, tolerance / callers));
+        verdict.memory.push((part.name, b - a, (b - a) / cancels));
+        verdict.sensitivity.push((part.name, tolerance / cancels));
         if b - a > tolerance {
-            let (grown, each) = (mib(b - a), (b - a) / callers);
-            row.growth = Some(format!("{grown:+.1} MiB in the second half of {} ({each:.0} bytes a caller)", part.name));
+            let (grown, each) = (mib(b - a), (b - a) / cancels);
+            row.growth = Some(format!("{grown:+.1} MiB in the second half of {} ({each:.0} bytes a cancel)", part.name));
         }
     }
 }
@@ -219,8 +219,8 @@ fn judge_memory(verdict: &mut Verdict, readings: &[Reading], parts: &[Part], tol
 mod tests {
     use super::*;
 
-    fn reading(callers: u64, change: impl Fn(&mut Reading)) -> Reading {
-        let mut r = Reading { callers, conserved: true, ..Reading::default() };
+    fn reading(cancels: u64, change: impl Fn(&mut Reading)) -> Reading {
+        let mut r = Reading { cancels, conserved: true, ..Reading::default() };
         for (name, n) in [("total", 100), ("free", 90), ("cached", 10), ("reserved_bytes", 100 << 20), ("active", 0), ("quarantined", 0)] {
             r.account.insert(name, n);
         }
@@ -309,7 +309,7 @@ mod tests {
     fn memory_is_judged_by_the_second_half_and_without_the_pool() {
         assert!(verdict([&rss(340.0), &rss(345.0)]).wrong.is_empty(), "the first half fills pools");
         let v = verdict([&rss(320.0), &rss(340.0)]);
-        assert_eq!(v.wrong, ["RSS without pool, MiB: +20.0 MiB in the second half of sequential (41943 bytes a caller)"]);
+        assert_eq!(v.wrong, ["RSS without pool, MiB: +20.0 MiB in the second half of sequential (41943 bytes a cancel)"]);
         // 20 blocks of 1 MiB each are written to for the first time: memory that a pool of this size has.
         let first = |r: &mut Reading| r.untouched = 20;
         let more = rss(320.0);

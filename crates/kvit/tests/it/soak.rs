@@ -2,12 +2,15 @@
 // contract: C-12, C-13, C-14, C-15, C-24
 // field: F-45, F-51, F-58
 
+use std::io::{BufRead, BufReader};
 use std::path::Path;
+use std::process::Command;
+use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
 use crate::leaky::{Leak, Leaky};
-use crate::server::{real_model, tiny_model};
+use crate::server::{PATIENCE, real_model, tiny_model};
 use crate::{Said, kvit, run, said};
 
 fn soak(args: &[&str]) -> Said {
@@ -64,7 +67,7 @@ fn of_the_tiny_model_leaves_nothing() {
 #[test]
 #[ignore = "takes minutes: cargo xtask test --long"]
 fn long_ten_thousand_in_a_row_and_two_thousand_at_once_on_the_tiny_model() {
-    clean(&tiny_model(), [10_000, 2_000], &["--tokens", "200", "--prompt-tokens", "600", "--in-flight", "64"], "512");
+    clean(&tiny_model(), [10_000, 2_000], &["--tokens", "64", "--prompt-tokens", "200", "--in-flight", "64"], "512");
 }
 
 #[test]
@@ -112,6 +115,28 @@ fn finds(leak: Leak, row: &str) {
     // One leak is one finding, of nothing else; a block that is active is told from both sides.
     assert!(wrong.len() <= 2, "{leak:?}: {wrong:?}");
     assert!(said.err.contains("kvit: soak: "), "{}", said.err);
+}
+
+/// A soak that is told to end takes its server along.
+#[test]
+fn told_to_end_ends_its_server() {
+    let cache = tempfile::tempdir().unwrap();
+    let model = tiny_model();
+    let args = ["soak", "--serve", "--model", model.to_str().expect("a path is text"), "--sequential", "100000000"];
+    let mut child = kvit(cache.path(), &args).stderr(std::process::Stdio::piped()).spawn().expect("kvit starts");
+    let mut lines = BufReader::new(child.stderr.take().expect("a pipe")).lines().map_while(Result::ok);
+    assert!(lines.any(|l| l.starts_with("warm-up:")), "it soaks");
+    let id = child.id().to_string();
+    let children = std::fs::read_to_string(format!("/proc/{id}/task/{id}/children")).expect("the system tells");
+    let server = children.split_whitespace().next().expect("it has a server").to_owned();
+    assert!(Command::new("kill").args(["-TERM", &id]).status().expect("kill runs").success());
+    assert_eq!(child.wait().expect("it can be waited for").code(), Some(130));
+    let alive = || std::fs::read_to_string(format!("/proc/{server}/cmdline")).is_ok_and(|c| c.contains("serve"));
+    let since = Instant::now();
+    while alive() && since.elapsed() < PATIENCE {
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    assert!(!alive(), "process {server} outlives its soak");
 }
 
 #[test]

@@ -1,4 +1,6 @@
 //! The server that `--serve` starts: this same program, on a free port, ended by its process id.
+//!
+//! Invariant: it does not outlive the soak, whether that ends well, fails, or is told to end.
 
 use std::io::{BufRead, BufReader};
 use std::path::PathBuf;
@@ -7,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, anyhow};
 use rustix::process::{Pid, Signal, kill_process};
+use tokio::signal::unix::{SignalKind, signal};
 
 use super::args::SoakArgs;
 use crate::failure::Failure;
@@ -16,6 +19,9 @@ pub const JOURNAL_RUNS: u64 = 256;
 const JOURNAL_RECORDS: u64 = 4096;
 /// How long it may take to end, its own drain included.
 const ENDING: Duration = Duration::from_secs(30);
+
+/// Exit code of a soak that was told to end: as a shell shows SIGINT.
+const CUT_SHORT: i32 = 130;
 
 /// A running server.
 pub struct Server {
@@ -54,6 +60,7 @@ impl Server {
             let status = child.wait().context("cannot wait for the server")?;
             return Err(Failure::Other(anyhow!("the server ended before it listened ({status}); its reason stands above")));
         };
+        end_with_a_signal(child.id());
         // Read to the end, so that it never blocks on a pipe that nobody empties.
         std::thread::spawn(move || lines.map_while(Result::ok).count());
         Ok(Server { child, url })
@@ -69,8 +76,7 @@ impl Server {
     /// # Errors
     /// It does not end, or says that runs were left unsettled.
     pub fn end(mut self) -> Result<(), Failure> {
-        let pid = i32::try_from(self.pid()).ok().and_then(Pid::from_raw).context("a process has an id")?;
-        kill_process(pid, Signal::TERM).context("the server cannot be told to end")?;
+        terminate(self.pid()).context("the server cannot be told to end")?;
         let since = Instant::now();
         while since.elapsed() < ENDING {
             match self.child.try_wait()? {
@@ -81,6 +87,33 @@ impl Server {
         }
         Err(Failure::Other(anyhow!("the server did not end within {ENDING:?} of SIGTERM")))
     }
+}
+
+fn terminate(pid: u32) -> std::io::Result<()> {
+    let pid = i32::try_from(pid).ok().and_then(Pid::from_raw).ok_or(std::io::ErrorKind::InvalidInput)?;
+    Ok(kill_process(pid, Signal::TERM)?)
+}
+
+/// A soak that is told to end tells its server so first. Without a runtime for signals it goes as before, and the server stays: said then.
+fn end_with_a_signal(pid: u32) {
+    let listen = move || -> std::io::Result<()> {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        runtime.block_on(async {
+            let (mut interrupt, mut ended) = (signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?);
+            tokio::select! {
+                _ = interrupt.recv() => {}
+                _ = ended.recv() => {}
+            }
+            let _ = terminate(pid);
+            eprintln!("kvit: soak: told to end before it was done; its server drains and ends");
+            std::process::exit(CUT_SHORT)
+        })
+    };
+    std::thread::spawn(move || {
+        if let Err(e) = listen() {
+            eprintln!("kvit: soak: no signal can be listened for ({e}): end the server, process {pid}, yourself if you end the soak");
+        }
+    });
 }
 
 impl Drop for Server {

@@ -83,7 +83,7 @@ pub struct SoakArgs {
     pub seed: u64,
     /// Growth of resident memory in the second half of a part that still counts as none. The allocator gives memory back in its own time,
     /// and a few MiB more or less between two looks are its doing; what a leak of one run would have to hold to be found is printed.
-    #[arg(long, value_name = "MIB", default_value_t = 8, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    #[arg(long, value_name = "MIB", default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     pub rss_tolerance_mib: u32,
     /// Longest wait for the server to be at rest, and for anything that a caller waits for.
     #[arg(long, value_name = "MILLISECONDS", default_value_t = 30_000, value_parser = clap::value_parser!(u64).range(1..=3_600_000))]

@@ -19,7 +19,7 @@ mod report;
 mod tally;
 mod verdict;
 
-use std::path::PathBuf;
+use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -77,11 +77,11 @@ struct Soak<'a> {
 ///
 /// # Errors
 /// Growth; or no server, one that is not at rest, one that went away.
-pub fn run(args: &SoakArgs, cache: Option<PathBuf>) -> Result<(), Failure> {
+pub fn run(args: &SoakArgs, config: Option<&Path>, cache: Option<&Path>) -> Result<(), Failure> {
     if args.sequential + args.concurrent == 0 {
         return Err(Failure::Usage("--sequential and --concurrent are both 0: nothing would be soaked".to_owned()));
     }
-    let server = if args.serve { Some(Server::start(args, cache)?) } else { None };
+    let server = if args.serve { Some(Server::start(args, config, cache)?) } else { None };
     let url = match (&server, &args.url) {
         (Some(server), _) => server.url.clone(),
         (None, Some(url)) => url.clone(),

@@ -60,8 +60,8 @@ pub struct SoakArgs {
     /// Callers at once in the concurrent part.
     #[arg(long, value_name = "NUMBER", default_value_t = 32, value_parser = clap::value_parser!(u16).range(1..=1000))]
     pub in_flight: u16,
-    /// Cancels before the first look, so that pools, buffers and the journal are filled. Without it: 300, or the size of the journal of
-    /// the server that --serve starts.
+    /// Cancels before the second look, so that pools, buffers and the journal are filled. Without it: 300; with --serve half as many again
+    /// as that server's journal keeps runs.
     #[arg(long, value_name = "NUMBER")]
     pub warm_up: Option<u64>,
     /// Tokens that each run asks for.

@@ -3,7 +3,7 @@
 //! Invariant: it does not outlive the soak, whether that ends well, fails, or is told to end.
 
 use std::io::{BufRead, BufReader};
-use std::path::PathBuf;
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -35,7 +35,7 @@ impl Server {
     ///
     /// # Errors
     /// It cannot be started, or ends before it listens.
-    pub fn start(args: &SoakArgs, cache: Option<PathBuf>) -> Result<Server, Failure> {
+    pub fn start(args: &SoakArgs, config: Option<&Path>, cache: Option<&Path>) -> Result<Server, Failure> {
         let program = std::env::current_exe().context("cannot find this program's own file")?;
         let mut command = Command::new(program);
         command.args(["serve", "--port", "0"]);
@@ -46,11 +46,10 @@ impl Server {
                 command.args([name, value]);
             }
         }
-        if let Some(model) = &args.model {
-            command.arg("--model").arg(model);
-        }
-        if let Some(cache) = cache {
-            command.arg("--cache").arg(cache);
+        for (name, path) in [("--model", args.model.as_deref()), ("--config", config), ("--cache", cache)] {
+            if let Some(path) = path {
+                command.arg(name).arg(path);
+            }
         }
         command.args(&args.serve_options);
         let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn().context("cannot start the server")?;

@@ -1,7 +1,7 @@
 //! One consistent cut of the engine: the account of C-15 and the runs.
 // contract: C-15
 
-use lifecycle::message::{AttemptCut, BlockCut, Snapshot};
+use lifecycle::message::{AttemptCut, BlockCut, Held, Snapshot};
 use lifecycle::{AttemptState, StepId};
 
 use crate::engine::Engine;
@@ -38,11 +38,28 @@ impl Engine {
             late_completions: account.late_completions,
             reserved_bytes: u64::from(self.limits.blocks_total) * self.limits.block_bytes,
             tombstones: self.tombstones.len() as u32,
+            held: self.held(),
             attempts: attempts
                 .iter()
                 .map(|a| AttemptCut { attempt: a.id.clone(), state: a.state.name(), blocks: a.blocks_held() })
                 .collect(),
             blocks: if blocks { self.block_cuts() } else { Vec::new() },
+        }
+    }
+
+    /// Each table by its own length: they should agree, and where one does not an entry was left behind.
+    fn held(&self) -> Held {
+        let slots_total = self.limits.slots.min(self.config.max_running);
+        Held {
+            attempts: self.attempts.len().max(self.by_id.len()) as u32,
+            owners: self.owners.len() as u32,
+            waiting: self.waiting.len() as u32,
+            running: self.running.len() as u32,
+            deadlines: self.deadlines.len() as u32,
+            slots: slots_total.saturating_sub(self.slots.len() as u32),
+            slots_total,
+            steps: self.in_flight.len() as u32,
+            answers: 0,
         }
     }
 

@@ -16,6 +16,7 @@ mod http;
 mod pulse;
 mod serve;
 mod socket;
+mod vitals;
 
 use std::sync::{Arc, Mutex, PoisonError};
 

@@ -38,6 +38,8 @@ pub enum Command {
     Runs(RunsArgs),
     /// Estimate the tokens that are computed in vain while the word of a hang-up travels.
     Estimate(EstimateArgs),
+    /// Let very many callers come and go in every phase, and tell whether anything is left of them.
+    Soak(Box<crate::cmd::soak::SoakArgs>),
     /// Measure this machine.
     #[command(subcommand)]
     Bench(BenchCommand),

@@ -243,6 +243,8 @@ pub struct Snapshot {
     pub reserved_bytes: u64,
     /// Attempts remembered as cancelled before their submit.
     pub tombstones: u32,
+    /// Lengths of the tables with an entry an attempt.
+    pub held: Held,
     /// Live attempts and how they stand.
     pub attempts: Vec<AttemptCut>,
     /// Every block, where asked for.
@@ -255,6 +257,45 @@ impl Snapshot {
     pub fn is_conserved(&self) -> bool {
         let sum = [self.free, self.active, self.cached, self.draining, self.quarantined];
         sum.iter().map(|x| u64::from(*x)).sum::<u64>() == u64::from(self.total)
+    }
+}
+
+/// How much lies in a worker's tables for attempts and steps, each counted by its own length: with nothing alive all are 0.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Held {
+    /// Attempts by number; each also has a name and an owner of its blocks.
+    pub attempts: u32,
+    /// Owners of blocks that the engine knows: one a sequence.
+    pub owners: u32,
+    /// Attempts in the order in which they wait.
+    pub waiting: u32,
+    /// Attempts that are scheduled.
+    pub running: u32,
+    /// Deadlines that are watched.
+    pub deadlines: u32,
+    /// Places on the device that are taken.
+    pub slots: u32,
+    /// Of so many: no table but the device's size.
+    pub slots_total: u32,
+    /// Steps in flight.
+    pub steps: u32,
+    /// Texts of answers in the making.
+    pub answers: u32,
+}
+
+impl Held {
+    /// What must be 0 when nothing is alive, by name.
+    pub fn kinds(&self) -> [(&'static str, u32); 8] {
+        [
+            ("attempts", self.attempts),
+            ("owners", self.owners),
+            ("waiting", self.waiting),
+            ("running", self.running),
+            ("deadlines", self.deadlines),
+            ("slots", self.slots),
+            ("steps", self.steps),
+            ("answers", self.answers),
+        ]
     }
 }
 

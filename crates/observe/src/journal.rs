@@ -126,9 +126,10 @@ impl Journal {
         if scrape.snapshot.is_some_and(|s| !s.is_conserved()) {
             state.totals.defect(Defect::NotConserved);
         }
-        let totals = state.totals.clone();
+        let mut totals = state.totals.clone();
+        totals.records = state.ring.len() as u64;
         drop(state);
-        totals.expose(scrape)
+        totals.expose(scrape, self.0.limits)
     }
 
     /// A run's records that are still in the ring, oldest first. Looks through the whole ring under the lock: for tests and checks.

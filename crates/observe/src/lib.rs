@@ -9,6 +9,7 @@
 pub mod clock;
 mod exposition;
 mod fold;
+pub mod holdings;
 pub mod journal;
 pub mod metrics;
 pub mod runs;
@@ -16,6 +17,7 @@ pub mod timeline;
 pub mod view;
 
 pub use clock::Clock;
+pub use holdings::{Holdings, Process};
 pub use journal::{Journal, Limits};
 pub use metrics::Scrape;
 pub use runs::{RunFilter, RunPage};

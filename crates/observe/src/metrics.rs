@@ -12,6 +12,8 @@ use lifecycle::message::Snapshot;
 use lifecycle::{Cause, Incarnation, Phase, Waste};
 
 use crate::exposition::{Family, Text};
+use crate::holdings::{self, Holdings};
+use crate::journal::Limits;
 use crate::view::RunState;
 
 /// Upper bounds of the histograms' buckets in microseconds: 100 µs (an in-process hop) to 60 s (a long prefill on a busy CPU).
@@ -32,6 +34,8 @@ pub struct Scrape<'a> {
     /// The worker's account, cut for this scrape. `None` if the worker did not answer in time: its families are then left out rather
     /// than shown with old values, and `kvit_worker_up` is 0.
     pub snapshot: Option<&'a Snapshot>,
+    /// What the process holds, cut for this scrape. `None` where nobody is asked.
+    pub holdings: Option<&'a Holdings>,
 }
 
 /// Something that must not happen, seen in the journal.
@@ -120,6 +124,8 @@ pub(crate) struct Totals {
     pub runs: [u64; RunState::ALL.len()],
     /// Gauge: cancels that nobody has confirmed yet.
     pub unacknowledged: u64,
+    /// Gauge: records in the journal's ring.
+    pub records: u64,
 }
 
 impl Totals {
@@ -162,7 +168,7 @@ impl Totals {
     }
 
     /// The metrics page, in Prometheus' text format 0.0.4.
-    pub(crate) fn expose(&self, scrape: &Scrape<'_>) -> String {
+    pub(crate) fn expose(&self, scrape: &Scrape<'_>, limits: Limits) -> String {
         let mut text = Text::default();
         let life = scrape.incarnation.to_string();
         let labels = [("version", scrape.version), ("incarnation", life.as_str())];
@@ -171,11 +177,16 @@ impl Totals {
             .sample(&[], u64::from(scrape.snapshot.is_some()));
         if let Some(snapshot) = scrape.snapshot {
             expose_account(&mut text, snapshot);
+            holdings::expose_held(&mut text, &snapshot.held);
+        }
+        if let Some(holdings) = scrape.holdings {
+            holdings::expose(&mut text, holdings);
         }
         self.expose_runs(&mut text);
         self.expose_work(&mut text);
         self.expose_cancels(&mut text);
         self.expose_defects(&mut text);
+        self.expose_journal(&mut text, limits);
         text.finish()
     }
 
@@ -256,10 +267,21 @@ impl Totals {
         for (word, count) in Defect::WORDS.iter().zip(self.defects) {
             f.sample(&[("kind", word)], count);
         }
+    }
+
+    /// What is kept on purpose, and how much that may become: it is no leak until it passes the limit.
+    fn expose_journal(&self, text: &mut Text, limits: Limits) {
         text.counter("kvit_journal_forgotten_runs_total", "Live runs whose record was dropped at the journal's hard limit.")
             .sample(&[], self.forgotten);
         text.counter("kvit_journal_unmatched_records_total", "Records that named a run the journal does not hold.")
             .sample(&[], self.unmatched);
+        let mut gauge = |name, help, value| {
+            text.gauge(name, help).sample(&[], value);
+        };
+        gauge("kvit_journal_runs", "Runs that can be asked for, ended ones included.", self.runs.iter().sum());
+        gauge("kvit_journal_runs_max", "Ended runs that the journal keeps; then the one that settled first goes.", limits.runs as u64);
+        gauge("kvit_journal_records", "Records in the journal's ring.", self.records);
+        gauge("kvit_journal_records_max", "Records that the ring holds; then the oldest goes.", limits.records as u64);
     }
 }
 

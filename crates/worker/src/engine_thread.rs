@@ -197,7 +197,8 @@ impl EngineThread {
                 self.apply(Input::End { attempt, number, outcome: Outcome::of(cause) });
             }
             Down::Ask { ask, blocks } => {
-                let snapshot = Box::new(self.engine.snapshot(blocks));
+                let mut snapshot = Box::new(self.engine.snapshot(blocks));
+                snapshot.held.answers = self.answers.len() as u32;
                 self.say(Up::Answer { ask, snapshot });
             }
         }

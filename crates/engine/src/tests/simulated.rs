@@ -312,6 +312,7 @@ impl World {
         assert!(s.is_conserved());
         assert_eq!((s.free + s.cached + s.quarantined, s.active, s.draining), (s.total, 0, 0));
         assert_eq!((s.queued, s.running, s.stopping, s.attempts.len()), (0, 0, 0, 0));
+        assert!(s.held.kinds().iter().all(|(_, n)| *n == 0), "{:?}", s.held);
         assert_eq!(self.defects, 0);
         for (attempt, seen) in &self.seen {
             // contract: C-20

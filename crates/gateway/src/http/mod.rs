@@ -144,6 +144,8 @@ pub(crate) fn serving(calls: &Calls) -> Result<(), ApiError> {
 
 async fn metrics(State(calls): State<Arc<Calls>>) -> Response {
     let snapshot = calls.snapshot(false).await;
-    let scrape = Scrape { version: env!("CARGO_PKG_VERSION"), incarnation: calls.incarnation, snapshot: snapshot.as_deref() };
+    let holdings = crate::vitals::holdings(&calls);
+    let (version, incarnation) = (env!("CARGO_PKG_VERSION"), calls.incarnation);
+    let scrape = Scrape { version, incarnation, snapshot: snapshot.as_deref(), holdings: Some(&holdings) };
     ([(header::CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")], calls.journal.metrics(&scrape)).into_response()
 }

@@ -78,6 +78,10 @@ async fn metrics_bring_the_account() {
     let reply = asked.await.expect("joined");
     assert!(reply.header("content-type").is_some_and(|t| t.starts_with("text/plain; version=0.0.4")));
     assert!(reply.body.contains("kvit_worker_up 1"), "{}", reply.body);
+    // Of this process: its table is empty and no question is left; the connection that asks is a task.
+    assert!(reply.body.contains("\nkvit_gateway_calls 0\n") && reply.body.contains("\nkvit_gateway_questions 0\n"), "{}", reply.body);
+    let tasks = reply.body.lines().find_map(|l| l.strip_prefix("kvit_tasks ")?.parse::<u64>().ok());
+    assert!(tasks.is_some_and(|n| n >= 1), "{tasks:?}");
 }
 
 #[tokio::test(flavor = "multi_thread")]

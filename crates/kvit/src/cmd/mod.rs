@@ -6,6 +6,7 @@ pub mod kv;
 pub mod model;
 pub mod runs;
 pub mod serve;
+pub mod soak;
 pub mod trace;
 
 use ::model::kernel::Isa as KernelIsa;

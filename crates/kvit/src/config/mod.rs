@@ -26,7 +26,7 @@ pub const OTHER_VARIABLES: &[(&str, &str)] = &[
         "KVIT_CACHE",
         "The cache folder, where `--cache DIR` does not name one. Without either: `$XDG_CACHE_HOME/kvit`, else `~/.cache/kvit`.",
     ),
-    ("KVIT_SERVER", "The server that `trace`, `kv` and `runs` ask, where `--server URL` does not name one."),
+    ("KVIT_SERVER", "The server that `trace`, `kv`, `runs` and `soak` ask, where `--server URL` does not name one."),
 ];
 
 /// Everything that is wrong with a configuration is one of these; each says where it stands.

@@ -5,10 +5,14 @@ mod documents;
 mod http2;
 mod http2_leaving;
 mod lab;
+mod leaky;
 mod leaving;
+mod leaving_client;
+mod leaving_matrix;
 mod lost;
 mod server;
 mod servers;
+mod soak;
 mod stalled;
 mod storm;
 

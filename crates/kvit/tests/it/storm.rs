@@ -8,7 +8,18 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use serde_json::{Value, json};
 
-use crate::server::{Caller, Leave, Server, chat_body, real_model, rest, tiny_model};
+use crate::server::{Caller, Leave, PATIENCE, Server, chat_body, real_model, rest, tiny_model};
+
+impl Server {
+    /// Waits until account and runs are as they were; says what is not when the patience is over.
+    fn at_rest(&self, baseline: &(u64, u64, u64, u64, String)) {
+        let since = std::time::Instant::now();
+        while rest(&self.kv()) != *baseline && since.elapsed() < PATIENCE {
+            std::thread::sleep(std::time::Duration::from_millis(5));
+        }
+        assert_eq!(rest(&self.kv()), *baseline, "account and runs are at rest");
+    }
+}
 
 /// Its own small generator: a test must be able to repeat a failure.
 struct Dice(u64);
@@ -93,6 +104,66 @@ fn storm(model: &Path, cancels: u64, callers: u64) {
     let metrics = String::from_utf8(metrics).expect("metrics are text");
     let defects: Vec<&str> = metrics.lines().filter(|l| l.starts_with("kvit_defects_total") && !l.ends_with(" 0")).collect();
     assert!(defects.is_empty(), "{defects:?}");
+    assert!(server.terminate());
+}
+
+/// Everybody sends at once and goes at once: in the window in which a request is read, taken on and sent to the worker, half of it done.
+// contract: C-4, C-11, C-13
+#[test]
+fn five_hundred_cancelled_in_the_dispatch_window_leave_none_running() {
+    const RUNS: usize = 500;
+    // A model that takes its time: nobody comes to the end of so many tokens before a cancel comes, however late.
+    let args = ["--kv-blocks", "512", "--max-running", "4", "--queue-limit", "1024", "--log", "warn"];
+    let server = Server::start(&crate::leaving_matrix::model(), &args);
+    let before = normal_answers(&server, 5);
+    let baseline = rest(&server.kv());
+    let all_there = std::sync::Barrier::new(RUNS);
+    std::thread::scope(|scope| {
+        for i in 0..RUNS {
+            let (server, all_there) = (&server, &all_there);
+            scope.spawn(move || {
+                let id = format!("window-{i}");
+                let body = chat_body(&format!("{i} to begin with"), 7000, i % 2 == 0);
+                all_there.wait();
+                let caller = Caller::chat(server, &id, &body);
+                match i % 3 {
+                    0 => caller.leave(Leave::Close),
+                    1 => caller.leave(Leave::Reset),
+                    _ => {
+                        crate::leaving_client::cancel(server, &id);
+                        caller.leave(Leave::Close);
+                    }
+                }
+            });
+        }
+    });
+    server.at_rest(&baseline);
+    let mut causes = std::collections::BTreeMap::<String, u32>::new();
+    for i in 0..RUNS {
+        let run = server.run(&format!("window-{i}"));
+        // Whoever was gone before the request was read made no run.
+        if run["object"] != "run" {
+            *causes.entry("never read".to_owned()).or_default() += 1;
+            continue;
+        }
+        assert_eq!(
+            (&run["outcome"]["kind"], &run["released"], &run["settled"]),
+            (&json!("cancelled"), &json!(true), &json!(true)),
+            "{run:#}"
+        );
+        assert!(run["tokens"]["after_receipt"].as_u64() <= Some(1), "{run:#}");
+        let cause = run["outcome"]["cause"].as_str().unwrap_or("none").to_owned();
+        assert!(i % 3 < 2 || cause == "cancel_requested", "a run that was cancelled by name was known: {run:#}");
+        *causes.entry(cause).or_default() += 1;
+    }
+    println!("{RUNS} at once: {causes:?}");
+    assert_eq!(normal_answers(&server, 5), before, "the same bytes as before");
+    server.at_rest(&baseline);
+    let (_, _, metrics) = server.request("GET", "/metrics", None, None);
+    let metrics = String::from_utf8(metrics).expect("metrics are text");
+    let of_runs = ["kvit_runs{", "kvit_worker_held{", "kvit_gateway_calls ", "kvit_defects_total{", "kvit_tombstones "];
+    let left: Vec<&str> = metrics.lines().filter(|l| of_runs.iter().any(|of| l.starts_with(of)) && !l.ends_with(" 0")).collect();
+    assert!(left.is_empty(), "{left:?}");
     assert!(server.terminate());
 }
 

@@ -3,9 +3,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use lifecycle::event::{Event, Record};
-use lifecycle::message::{Receipt, Snapshot};
+use lifecycle::message::{Held, Receipt, Snapshot};
 use lifecycle::{Cause, Incarnation, StepId, Time};
-use observe::{Journal, Scrape};
+use observe::{Holdings, Journal, Process, Scrape};
 
 use crate::story::*;
 
@@ -67,7 +67,7 @@ fn account() -> Snapshot {
 }
 
 fn scrape(journal: &Journal, snapshot: Option<&Snapshot>) -> BTreeMap<String, f64> {
-    parse(&journal.metrics(&Scrape { version: "0.1.0 \"x\\y\"", incarnation: Incarnation(7), snapshot }))
+    parse(&journal.metrics(&Scrape { version: "0.1.0 \"x\\y\"", incarnation: Incarnation(7), snapshot, holdings: None }))
 }
 
 #[test]
@@ -204,4 +204,41 @@ fn a_run_that_computed_and_delivered_nothing_is_counted_apart() {
         at(&journal, &key(id), 2, Event::Settled { proven: true });
     }
     assert_eq!(scrape(&journal, None)["kvit_zero_delivery_runs_total"], 1.0);
+}
+
+/// Every table that has an entry a run shows its length; what the system does not tell is not shown at all.
+#[test]
+fn what_is_held_is_shown_by_kind_and_the_journal_with_its_limits() {
+    let journal = journal();
+    cancelled_run(&journal, &key("r"));
+    let held = Held { attempts: 1, owners: 2, waiting: 3, running: 4, deadlines: 5, slots: 6, slots_total: 7, steps: 8, answers: 9 };
+    let snapshot = Snapshot { held, ..account() };
+    let page = |holdings: &Holdings| {
+        parse(&journal.metrics(&Scrape { version: "0", incarnation: Incarnation(7), snapshot: Some(&snapshot), holdings: Some(holdings) }))
+    };
+    let process = Some(Process { resident_bytes: 5 << 20, open_fds: 12, threads: 6 });
+    let samples = page(&Holdings { calls: 3, questions: 1, tasks: 9, process });
+    let expected = [
+        ("kvit_worker_held{kind=\"attempts\"}", 1.0),
+        ("kvit_worker_held{kind=\"owners\"}", 2.0),
+        ("kvit_worker_held{kind=\"waiting\"}", 3.0),
+        ("kvit_worker_held{kind=\"running\"}", 4.0),
+        ("kvit_worker_held{kind=\"deadlines\"}", 5.0),
+        ("kvit_worker_held{kind=\"slots\"}", 6.0),
+        ("kvit_worker_sequences_max", 7.0),
+        ("kvit_worker_held{kind=\"steps\"}", 8.0),
+        ("kvit_worker_held{kind=\"answers\"}", 9.0),
+        ("kvit_gateway_calls", 3.0),
+        ("kvit_gateway_questions", 1.0),
+        ("kvit_tasks", 9.0),
+        ("process_resident_memory_bytes", 5_242_880.0),
+        ("process_open_fds", 12.0),
+        ("process_threads", 6.0),
+        ("kvit_journal_runs", 1.0),
+    ];
+    for (series, value) in expected {
+        assert_eq!(samples.get(series), Some(&value), "{series}");
+    }
+    assert!(samples["kvit_journal_records"] > 1.0 && samples["kvit_journal_records"] <= samples["kvit_journal_records_max"]);
+    assert!(!page(&Holdings::default()).contains_key("process_open_fds"));
 }

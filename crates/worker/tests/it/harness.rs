@@ -165,6 +165,7 @@ impl Rig {
         assert_eq!((s.free + s.cached, s.active, s.draining, s.quarantined), (s.total, 0, 0, 0));
         assert_eq!((s.attempts.len(), s.queued, s.running, s.stopping), (0, 0, 0, 0));
         assert!(s.blocks.iter().all(|b| b.owners.is_empty()));
+        assert!(s.held.kinds().iter().all(|(_, n)| *n == 0), "{:?}", s.held);
         assert_eq!(self.journal.defects(), 0);
     }
 

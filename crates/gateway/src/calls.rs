@@ -73,7 +73,8 @@ pub(crate) struct Calls {
     /// Runs in the table.
     pub(crate) live: watch::Sender<usize>,
     pub(crate) lost: AtomicBool,
-    pub(crate) draining: AtomicBool,
+    /// Set under the table's lock, so that no run is taken on after it.
+    draining: AtomicBool,
     /// Messages of another incarnation than the worker's: they changed nothing (C-3).
     pub(crate) foreign: AtomicU64,
 }
@@ -114,6 +115,17 @@ impl Calls {
     /// Sends to the worker; a closed link means that it is lost, which the driver then applies to every run.
     pub(crate) fn send(&self, message: Down) -> Result<(), LinkClosed> {
         (self.send)(From { incarnation: self.incarnation, message }).inspect_err(|LinkClosed| self.lose_worker())
+    }
+
+    /// From now on no run is taken on.
+    pub(crate) fn begin_drain(&self) {
+        let _table = self.lock();
+        self.draining.store(true, Ordering::Release);
+    }
+
+    /// Whether a shutdown has begun.
+    pub(crate) fn is_draining(&self) -> bool {
+        self.draining.load(Ordering::Acquire)
     }
 
     /// The worker is gone for good.

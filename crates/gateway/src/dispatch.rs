@@ -44,9 +44,12 @@ pub(crate) fn fresh_id() -> RunId {
 }
 
 impl Calls {
-    /// Accepts a run and sends its submit. Always gives a reader: a run that is turned away says so through it.
-    pub(crate) fn open(self: &Arc<Self>, order: Order, conn: &Arc<ConnState>) -> Reader {
+    /// Accepts a run and sends its submit. Gives a reader: a run that is turned away says so through it. `None` once a shutdown has begun.
+    pub(crate) fn open(self: &Arc<Self>, order: Order, conn: &Arc<ConnState>) -> Option<Reader> {
         let mut table = self.lock();
+        if self.is_draining() {
+            return None;
+        }
         let key = self.free_key(&table, order.tenant.clone(), order.requested.clone());
         let (feed, end) = feed(self.config.stream_buffer_events);
         let (model, n, stream) = (self.model.id.clone(), order.params.n, order.stream);
@@ -69,7 +72,7 @@ impl Calls {
         if let Some(cause) = conn.gone() {
             self.caller_gone(&key, cause);
         }
-        self.reader(key, end, conn)
+        Some(self.reader(key, end, conn))
     }
 
     fn reader(self: &Arc<Self>, key: RunKey, end: FeedEnd, conn: &Arc<ConnState>) -> Reader {

@@ -60,6 +60,11 @@ impl ApiError {
         ApiError::new(StatusCode::SERVICE_UNAVAILABLE, "server_error", message)
     }
 
+    /// A 503: a shutdown has begun, so this was not taken on and cost nothing. Another word than that of a run that was cancelled.
+    pub(crate) fn shutting_down() -> ApiError {
+        ApiError::unavailable("the server is shutting down and takes no more runs").code("shutting_down")
+    }
+
     /// How an outcome other than `completed` looks to the caller.
     pub(crate) fn of_outcome(outcome: &Outcome) -> ApiError {
         let (status, kind) = match (outcome.kind(), outcome.cause) {

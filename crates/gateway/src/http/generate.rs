@@ -65,10 +65,9 @@ async fn generate(
     let body = read(&calls, body).await?;
     let (order, mut shape) = order(kind, &calls, requested.clone(), &head.headers, &body)?;
     drop(body);
-    // Asked again: a shutdown may have begun while the body came in.
-    serving(&calls)?;
     let (n, stream) = (order.params.n, order.stream);
-    let mut reader = calls.open(order, &conn);
+    // Asked again: a shutdown may have begun while the body came in.
+    let mut reader = calls.open(order, &conn).ok_or_else(ApiError::shutting_down)?;
     let id = reader.key.run.clone();
     shape.id = format!("{}-{id}", if kind == Kind::Chat { "chatcmpl" } else { "cmpl" });
     let mut response = match first(&mut reader).await {

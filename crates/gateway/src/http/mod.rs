@@ -17,7 +17,7 @@ use std::sync::atomic::Ordering;
 
 use axum::Router;
 use axum::extract::{Path, Request, State};
-use axum::http::{HeaderName, HeaderValue, Method, StatusCode, Uri, header};
+use axum::http::{HeaderName, HeaderValue, Method, StatusCode, Uri, Version, header};
 use axum::middleware::{Next, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
@@ -71,6 +71,7 @@ pub(crate) fn ok(value: &impl serde::Serialize) -> Response {
 // contract: C-1
 async fn with_id(State(calls): State<Arc<Calls>>, mut request: Request, next: Next) -> Response {
     let requested = requested_id(&calls, &request);
+    let is_http1 = request.version() < Version::HTTP_2;
     let own = requested.as_ref().ok().cloned().flatten();
     let mut response = match requested {
         Ok(requested) => {
@@ -83,6 +84,10 @@ async fn with_id(State(calls): State<Arc<Calls>>, mut request: Request, next: Ne
         && let Ok(value) = HeaderValue::from_str(own.unwrap_or_else(fresh_id).as_str())
     {
         response.headers_mut().insert(REQUEST_ID, value);
+    }
+    // A connection that is kept would break off soon, perhaps in the middle of a next request.
+    if is_http1 && calls.is_draining() {
+        response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
     }
     response
 }
@@ -133,8 +138,8 @@ async fn ready(State(calls): State<Arc<Calls>>) -> Response {
 
 /// Whether new runs can be taken on.
 pub(crate) fn serving(calls: &Calls) -> Result<(), ApiError> {
-    if calls.draining.load(Ordering::Acquire) {
-        return Err(ApiError::unavailable("the server is shutting down").code("shutdown"));
+    if calls.is_draining() {
+        return Err(ApiError::shutting_down());
     }
     if calls.lost.load(Ordering::Acquire) {
         return Err(ApiError::unavailable("the worker is gone").code("worker_lost"));

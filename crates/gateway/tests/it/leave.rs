@@ -133,7 +133,7 @@ async fn in_the_moment_of_asking() {
         let leave = if round % 2 == 0 { Leave::Close } else { Leave::Reset };
         leave.now(send(stand.addr, &chat_request(&format!("gone-{round}"), r#","stream":true"#)).await);
     }
-    let Stand { addr, journal, worker, stop: _stop, served: _served } = stand;
+    let Stand { addr, journal, worker, stop: _stop, hurry: _hurry, served: _served } = stand;
     let worker = tokio::spawn(worker.obey_everything());
     // A caller that is answered was accepted after those before it: by then hyper has looked at all of them.
     assert_eq!(get(addr, "/v1/models").await.status, 200);

@@ -33,7 +33,7 @@ const UP_LIMIT: usize = 1024;
 /// Serves until told to stop.
 ///
 /// # Errors
-/// An address that cannot be listened on, no model, a file that is none, or runs that were left unsettled.
+/// An address that cannot be listened on, no model, a file that is none, runs that were left unsettled, or a second signal.
 pub fn run(config: &ServeConfig, cache: Option<PathBuf>) -> Result<(), Failure> {
     tracing_subscriber::fmt()
         .with_max_level(settings::level(config))
@@ -79,7 +79,11 @@ async fn serve(gateway: &Gateway, listener: TcpListener) -> Result<(), Failure> 
     listener.set_nonblocking(true)?;
     let listener = tokio::net::TcpListener::from_std(listener)?;
     out::line(&format!("listening on http://{address}"))?;
-    gateway.serve(listener, signals.first()).await.map_err(|e| Failure::Other(e.into()))
+    let served = gateway.serve(listener, signals.drain(), signals.at_once()).await;
+    match (signals.code(), served) {
+        (None, served) => served.map_err(|e| Failure::Other(e.into())),
+        (Some(code), served) => Err(Failure::CutShort { code, left: served.err().map(|e| e.to_string()) }),
+    }
 }
 
 fn bind(config: &ServeConfig) -> anyhow::Result<TcpListener> {

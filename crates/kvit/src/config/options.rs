@@ -109,7 +109,7 @@ options! {
     client_deadline_max_ms: u64, "MILLISECONDS" = 86_400_000,
         "Largest deadline that a caller may name.";
     drain_ms: u64, "MILLISECONDS" = 10_000,
-        "How long runs may go on after SIGINT or SIGTERM; what is left then is cancelled with `shutdown`. A second signal ends the process at once.";
+        "How long runs may go on after SIGINT or SIGTERM; what is left then is cancelled with `shutdown`, as it is at once by a second signal. Until then runs can be watched and cancelled, and new ones are refused.";
     settle_ms: u64, "MILLISECONDS" = 5_000,
         "How long, after the drain, cancelled runs may take to settle and callers to take their last bytes.";
     body_bytes_max: usize, "BYTES" = 4 << 20,

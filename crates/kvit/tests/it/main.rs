@@ -2,6 +2,7 @@
 
 mod commands;
 mod documents;
+mod drain;
 mod leaving;
 mod server;
 mod servers;

@@ -11,6 +11,9 @@ use serde_json::{Value, json};
 /// Longest wait for anything that a test waits for.
 pub const PATIENCE: Duration = Duration::from_secs(60);
 
+/// Positions of a run of the slow model.
+pub const SLOW_CONTEXT: u32 = 16_000;
+
 /// A `kvit serve` of its own on a free port; ended by its process id when dropped.
 pub struct Server {
     child: Child,
@@ -25,6 +28,27 @@ pub fn tiny_model() -> PathBuf {
         std::fs::create_dir_all(&dir).expect("the temporary folder can be made");
         let path = dir.join("tiny.gguf");
         model::tiny::write(&path, &model::tiny::TinySpec::default()).expect("the tiny model can be written");
+        path
+    })
+    .clone()
+}
+
+/// A tiny model that takes its time: its longest run outlasts every test that only needs a run to be under way.
+pub fn slow_model() -> PathBuf {
+    static PATH: std::sync::OnceLock<PathBuf> = std::sync::OnceLock::new();
+    PATH.get_or_init(|| {
+        let path = tiny_model().with_file_name("slow.gguf");
+        let spec = model::tiny::TinySpec {
+            layers: 12,
+            embedding: 256,
+            heads: 8,
+            kv_heads: 4,
+            head_dim: 32,
+            ffn: 1024,
+            context: SLOW_CONTEXT,
+            ..Default::default()
+        };
+        model::tiny::write(&path, &spec).expect("the tiny model can be written");
         path
     })
     .clone()
@@ -119,18 +143,28 @@ impl Server {
         fields[11].parse::<u64>().unwrap_or(0) + fields[12].parse::<u64>().unwrap_or(0)
     }
 
-    /// Sends SIGTERM and waits for the end; the exit status's success.
-    pub fn terminate(mut self) -> bool {
-        let status = Command::new("kill").args(["-TERM", &self.pid().to_string()]).status().expect("kill runs");
+    /// Sends a signal: `TERM` or `INT`.
+    pub fn signal(&self, name: &str) {
+        let status = Command::new("kill").args([&format!("-{name}"), &self.pid().to_string()]).status().expect("kill runs");
         assert!(status.success());
+    }
+
+    /// Waits for the end; the exit code, if there is one.
+    pub fn ended(mut self) -> Option<i32> {
         let since = Instant::now();
         while since.elapsed() < PATIENCE {
             if let Some(status) = self.child.try_wait().expect("it can be waited for") {
-                return status.success();
+                return status.code();
             }
             std::thread::sleep(Duration::from_millis(5));
         }
-        false
+        panic!("the process did not end");
+    }
+
+    /// Sends SIGTERM and waits for the end; the exit status's success.
+    pub fn terminate(self) -> bool {
+        self.signal("TERM");
+        self.ended() == Some(0)
     }
 }
 
@@ -214,6 +248,20 @@ impl Caller {
                 None => {}
             }
         }
+    }
+
+    /// The whole answer of a call that does not stream: status and body.
+    pub fn answer(mut self) -> (u16, Value) {
+        let mut head = String::new();
+        while !head.ends_with("\r\n\r\n") {
+            assert!(self.reader.read_line(&mut head).expect("the answer can be read") > 0, "closed in the head: {head}");
+        }
+        let head = head.to_lowercase();
+        let status = head.split(' ').nth(1).and_then(|s| s.parse().ok()).expect("an answer has a status");
+        let length = head.lines().find_map(|l| l.strip_prefix("content-length:")).and_then(|n| n.trim().parse().ok());
+        let mut body = vec![0; length.expect("the answer has a length")];
+        self.reader.read_exact(&mut body).expect("the body can be read");
+        (status, serde_json::from_slice(&body).expect("the answer is JSON"))
     }
 
     /// Reads until `n` events with content have come; returns the text.

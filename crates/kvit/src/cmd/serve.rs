@@ -19,7 +19,7 @@ use model::arch::llama::{Llama, Precision};
 use model::cpu::CpuDevice;
 use model::gguf::Gguf;
 use observe::{Clock, Journal};
-use worker::{Text, Worker, WorkerConfig};
+use worker::{Text, Worker};
 
 use crate::config::ServeConfig;
 use crate::failure::Failure;
@@ -106,7 +106,7 @@ fn start_worker(config: &ServeConfig, path: &Path, journal: &Journal) -> anyhow:
         created: SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_secs()),
     };
     let incarnation = incarnation();
-    let settings = WorkerConfig { incarnation, engine: settings::engine(config, &id), tokenise_threads: config.tokenise_threads as usize };
+    let settings = settings::worker(config, &id, incarnation);
     let (up, from_worker) = tokio::sync::mpsc::channel(UP_LIMIT);
     let worker = worker::start(settings, Box::new(device), Arc::new(text), journal.clone(), up).context("cannot start the worker")?;
     let send = worker.sender();

@@ -106,6 +106,8 @@ options! {
         "Longest wait to be scheduled; then the run expires with `queue_deadline`.";
     gateway_deadline_ms: u64, "MILLISECONDS" = 600_000,
         "Longest life of a run; then it expires with `gateway_deadline`.";
+    worker_deadline_ms: u64, "MILLISECONDS" = 3_600_000,
+        "Longest that the worker keeps a run, whatever its gateway says; then it expires with `worker_deadline`.";
     client_deadline_max_ms: u64, "MILLISECONDS" = 86_400_000,
         "Largest deadline that a caller may name.";
     drain_ms: u64, "MILLISECONDS" = 10_000,

@@ -68,7 +68,7 @@ fn a_second_signal_cancels_tells_every_caller_and_shows_in_the_exit_code() {
         server.signal(second);
         let events = rest_of(&mut streaming);
         assert!(events.last().is_some_and(|e| e.contains("\"code\":\"shutdown\"")), "{events:?}");
-        for caller in [whole, queued] {
+        for mut caller in [whole, queued] {
             let (status, body) = caller.answer();
             assert_eq!((status, &body["error"]["code"]), (503, &json!("shutdown")));
         }

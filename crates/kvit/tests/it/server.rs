@@ -251,17 +251,34 @@ impl Caller {
     }
 
     /// The whole answer of a call that does not stream: status and body.
-    pub fn answer(mut self) -> (u16, Value) {
+    pub fn answer(&mut self) -> (u16, Value) {
+        let (status, body) = self.answer_or_events();
+        (status, body.expect("no stream of events"))
+    }
+
+    /// The whole answer: status, and the body or the events of a stream with its `[DONE]`, if it has one.
+    pub fn answer_or_events(&mut self) -> (u16, Result<Value, Vec<String>>) {
         let mut head = String::new();
         while !head.ends_with("\r\n\r\n") {
             assert!(self.reader.read_line(&mut head).expect("the answer can be read") > 0, "closed in the head: {head}");
         }
         let head = head.to_lowercase();
         let status = head.split(' ').nth(1).and_then(|s| s.parse().ok()).expect("an answer has a status");
+        if head.contains("content-type: text/event-stream") {
+            let mut events: Vec<String> = Vec::new();
+            let mut line = String::new();
+            // The last chunk is empty; the connection lives on.
+            while line.trim_end() != "0" {
+                line.clear();
+                assert!(self.reader.read_line(&mut line).expect("the stream can be read") > 0, "closed in the stream: {events:?}");
+                events.extend(line.trim_end().strip_prefix("data: ").map(str::to_owned));
+            }
+            return (status, Err(events));
+        }
         let length = head.lines().find_map(|l| l.strip_prefix("content-length:")).and_then(|n| n.trim().parse().ok());
         let mut body = vec![0; length.expect("the answer has a length")];
         self.reader.read_exact(&mut body).expect("the body can be read");
-        (status, serde_json::from_slice(&body).expect("the answer is JSON"))
+        (status, Ok(serde_json::from_slice(&body).expect("the answer is JSON")))
     }
 
     /// Reads until `n` events with content have come; returns the text.

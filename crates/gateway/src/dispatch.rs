@@ -257,3 +257,6 @@ impl Drop for Forget<'_> {
         self.calls.lock().asks.remove(&self.ask);
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -16,6 +16,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use axum::Router;
+use axum::extract::rejection::PathRejection;
 use axum::extract::{Path, Request, State};
 use axum::http::{HeaderName, HeaderValue, Method, StatusCode, Uri, Version, header};
 use axum::middleware::{Next, from_fn_with_state};
@@ -33,6 +34,14 @@ use crate::dispatch::fresh_id;
 pub(crate) const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 /// The id that the caller asked for, where it was taken.
 pub(crate) const REQUESTED_ID: HeaderName = HeaderName::from_static("x-kvit-requested-id");
+
+/// A path's part that names something, if it can be read.
+pub(crate) type Segment = Result<Path<String>, PathRejection>;
+
+/// The name in it.
+pub(crate) fn named(segment: Segment) -> Result<String, ApiError> {
+    segment.map(|Path(name)| name).map_err(|e| ApiError::bad(format!("the path cannot be read: {}", e.body_text())))
+}
 
 /// The id that a request asks for, if any. An extension of every request.
 #[derive(Clone)]
@@ -93,8 +102,12 @@ async fn with_id(State(calls): State<Arc<Calls>>, mut request: Request, next: Ne
 }
 
 fn requested_id(calls: &Calls, request: &Request) -> Result<Option<RunId>, ApiError> {
-    let Some(value) = request.headers().get(REQUEST_ID) else { return Ok(None) };
+    let mut given = request.headers().get_all(REQUEST_ID).iter();
+    let Some(value) = given.next() else { return Ok(None) };
     let bad = |what: String| ApiError::field("X-Request-Id", what).code("invalid_request_id");
+    if given.next().is_some() {
+        return Err(bad("is given more than once".to_owned()));
+    }
     let text = std::str::from_utf8(value.as_bytes()).map_err(|e| bad(format!("has an invalid character at byte {}", e.valid_up_to())))?;
     let max = calls.config.run_id_bytes_max;
     if text.len() > max {
@@ -121,8 +134,9 @@ async fn models(State(calls): State<Arc<Calls>>) -> Response {
     ok(&json!({"object": "list", "data": [model_object(&calls)]}))
 }
 
-async fn model(State(calls): State<Arc<Calls>>, Path(id): Path<String>) -> Response {
-    if id == *calls.model.id { ok(&model_object(&calls)) } else { fields::no_model(&id).into_response() }
+async fn model(State(calls): State<Arc<Calls>>, id: Segment) -> Result<Response, ApiError> {
+    let id = named(id)?;
+    if id == *calls.model.id { Ok(ok(&model_object(&calls))) } else { Err(fields::no_model(&id)) }
 }
 
 async fn live() -> Response {

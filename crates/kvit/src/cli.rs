@@ -157,10 +157,10 @@ pub struct RunsArgs {
 #[derive(Debug, Args)]
 pub struct EstimateArgs {
     /// Tokens a second that the run is generating.
-    #[arg(long, value_name = "TOKENS/S")]
+    #[arg(long, value_name = "TOKENS/S", allow_negative_numbers = true)]
     pub rate: f64,
     /// Seconds that each hop needs to notice and pass the word on.
-    #[arg(long, value_name = "SECONDS,...", value_delimiter = ',', required = true)]
+    #[arg(long, value_name = "SECONDS,...", value_delimiter = ',', required = true, allow_hyphen_values = true)]
     pub latency: Vec<f64>,
     /// Print JSON.
     #[arg(long)]

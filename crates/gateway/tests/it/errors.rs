@@ -17,6 +17,8 @@ async fn fields_are_refused_by_name() {
         (r#","n":1.5"#, "n"),
         (r#","max_tokens":0"#, "max_tokens"),
         (r#","max_tokens":-1"#, "max_tokens"),
+        (r#","max_completion_tokens":0"#, "max_completion_tokens"),
+        (r#","max_completion_tokens":0,"max_tokens":5"#, "max_completion_tokens"),
         (r#","max_completion_tokens":5000000000"#, "max_completion_tokens"),
         (r#","stop":[1]"#, "stop"),
         (r#","stop":"""#, "stop"),

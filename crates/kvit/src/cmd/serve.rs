@@ -17,6 +17,7 @@ use lifecycle::Incarnation;
 use lifecycle::message::ModelInfo;
 use model::arch::llama::{Llama, Precision};
 use model::cpu::CpuDevice;
+use model::error::ModelError;
 use model::gguf::Gguf;
 use observe::{Clock, Journal};
 use worker::{Text, Worker};
@@ -96,7 +97,10 @@ fn start_worker(config: &ServeConfig, path: &Path, journal: &Journal) -> anyhow:
     let gguf = Gguf::open(path).with_context(named)?;
     let text = Text::load(&gguf).with_context(named)?;
     let llama = Llama::load(&gguf, Precision::Fast).with_context(named)?;
-    let device = CpuDevice::new(Arc::new(llama), settings::device(config)).context("cannot start the device")?;
+    let device = CpuDevice::new(Arc::new(llama), settings::device(config)).map_err(|e| {
+        let option = if matches!(e, ModelError::Pool { .. }) { "; lower kv_blocks" } else { "" };
+        anyhow::Error::from(e).context(format!("cannot start the device{option}"))
+    })?;
     let id = model_id(path);
     tracing::info!(model = %id, isa = device.isa().name(), threads = config.threads.get(), blocks = config.kv_blocks, "model loaded");
     let info = ModelInfo {

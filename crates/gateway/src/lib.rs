@@ -13,6 +13,8 @@ mod conn;
 mod dispatch;
 mod feed;
 mod http;
+mod joining;
+mod seats;
 mod serve;
 
 use std::sync::{Arc, Mutex, PoisonError};

@@ -33,6 +33,7 @@ fn order(tenant: &str, id: &str) -> Order {
         params: Params::default(),
         timeout: None,
         stream: false,
+        joining: None,
     }
 }
 
@@ -41,8 +42,8 @@ fn order(tenant: &str, id: &str) -> Order {
 fn an_id_is_taken_within_its_tenant_and_cancelled_within_it() {
     let (calls, sent) = table();
     let conn = Arc::new(ConnState::new(1, calls.clone()));
-    let open = |tenant, id| calls.open(order(tenant, id), &conn).expect("no shutdown");
-    let (one, two, again) = (open("one", "a"), open("two", "a"), open("one", "a"));
+    let open = |tenant, id| calls.open(order(tenant, id), &conn).unwrap_or_else(|why| panic!("{why:?}"));
+    let (one, two, again) = (open("one", "a").reader, open("two", "a").reader, open("one", "a").reader);
     let name = |key: &RunKey| format!("{key:?}");
     assert_eq!([name(&one.key), name(&two.key), name(&again.key)], ["one:a", "two:a", "one:a~2"]);
 

@@ -39,7 +39,12 @@ impl ApiError {
 
     /// A 400 about one field.
     pub(crate) fn field(param: &str, message: impl std::fmt::Display) -> ApiError {
-        let mut error = ApiError::bad(format!("{param}: {message}"));
+        ApiError::field_with(StatusCode::BAD_REQUEST, param, message)
+    }
+
+    /// Another status about one field.
+    pub(crate) fn field_with(status: StatusCode, param: &str, message: impl std::fmt::Display) -> ApiError {
+        let mut error = ApiError::new(status, "invalid_request_error", format!("{param}: {message}"));
         error.param = Some(param.to_owned());
         error
     }

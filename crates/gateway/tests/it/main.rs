@@ -6,6 +6,7 @@ mod cancel;
 mod drain;
 mod errors;
 mod ids;
+mod joining;
 mod leave;
 mod shapes;
 mod simulated;

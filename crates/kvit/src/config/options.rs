@@ -128,6 +128,10 @@ options! {
         "Most live calls; a further one is rejected with `queue_full`.";
     stream_buffer_events: usize, "NUMBER" = 1024,
         "Most events kept for a caller that does not read; one more and the run is cancelled with `client_stalled`.";
+    replay_events_max: usize, "NUMBER" = 4096,
+        "Most events of an answer kept for requests that join its run with the same `Idempotency-Key`; a run that has said more cannot be joined.";
+    readers_max: usize, "NUMBER" = 8,
+        "Most callers that read one run at once, having joined it with the same `Idempotency-Key`.";
     send_buffer_bytes: usize, "BYTES" = 128 << 10,
         "Kernel send buffer of a connection. Small, so that a caller that does not read is noticed.";
     unread_max_ms: u64, "MILLISECONDS" = 60_000,
@@ -154,7 +158,7 @@ impl ServeConfig {
     /// # Errors
     /// The first option that is out of range.
     pub fn check(&self) -> Result<(), ConfigError> {
-        let at_least_one: [(&'static str, u64); 10] = [
+        let at_least_one: [(&'static str, u64); 11] = [
             ("kv_blocks", self.kv_blocks.into()),
             ("step_tokens", self.step_tokens.into()),
             ("max_running", self.max_running.into()),
@@ -165,6 +169,7 @@ impl ServeConfig {
             ("connections_max", self.connections_max as u64),
             ("calls_max", self.calls_max as u64),
             ("stream_buffer_events", self.stream_buffer_events as u64),
+            ("readers_max", self.readers_max as u64),
         ];
         for (name, value) in at_least_one {
             if value == 0 {

@@ -4,6 +4,7 @@ mod commands;
 mod deadlines;
 mod documents;
 mod drain;
+mod joining;
 mod leaving;
 mod server;
 mod servers;

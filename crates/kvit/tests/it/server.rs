@@ -223,8 +223,16 @@ pub struct Caller {
 
 impl Caller {
     pub fn post(server: &Server, path: &str, id: &str, body: &Value) -> Caller {
+        Caller::post_with(server, path, id, "", body)
+    }
+
+    /// With further headers, each with its line's end.
+    pub fn post_with(server: &Server, path: &str, id: &str, headers: &str, body: &Value) -> Caller {
         let mut stream = server.connect();
-        send(&mut stream, "POST", path, Some(id), Some(body), false);
+        let body = body.to_string();
+        let length = body.len();
+        let text = format!("POST {path} HTTP/1.1\r\nHost: t\r\nX-Request-Id: {id}\r\n{headers}Content-Length: {length}\r\n\r\n{body}");
+        stream.write_all(text.as_bytes()).expect("the request can be sent");
         let reader = BufReader::new(stream.try_clone().expect("a socket can be cloned"));
         Caller { stream: Some(stream), reader }
     }

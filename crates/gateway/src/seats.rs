@@ -122,12 +122,17 @@ impl Seats {
     pub(crate) fn push(&mut self, delta: Delta, now: Time) -> Vec<(SeatId, Arc<ConnState>)> {
         self.keep(|| Item::Delta(delta.clone()));
         let mut stalled = Vec::new();
+        let mut left = self.list.iter().filter(|s| s.feed.is_some()).count();
+        let mut delta = Some(delta);
         for seat in &mut self.list {
             let Some(feed) = &seat.feed else { continue };
             if feed.waiting() == 0 {
                 seat.read.0 = now;
             }
-            if !feed.push(delta.clone()) {
+            left -= 1;
+            // The last one, nearly always the only one, gets the piece itself.
+            let piece = if left == 0 { delta.take() } else { delta.clone() };
+            if piece.is_some_and(|piece| !feed.push(piece)) {
                 stalled.push((seat.id, seat.conn.clone()));
             }
         }

@@ -8,7 +8,7 @@
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use lifecycle::event::Event;
 use lifecycle::message::{Down, From, ModelInfo, Snapshot, Usage};
@@ -17,8 +17,9 @@ use observe::Journal;
 use tokio::sync::{Notify, oneshot, watch};
 
 use crate::config::GatewayConfig;
-use crate::conn::ConnState;
-use crate::feed::{Feed, Item};
+use crate::feed::Item;
+use crate::joining::{JoinKey, Joining};
+use crate::seats::{SeatId, Seats};
 use crate::{LinkClosed, SendDown};
 
 /// A run in the table.
@@ -27,9 +28,12 @@ pub(crate) struct Entry {
     pub(crate) call: Call,
     /// The submit's number.
     pub(crate) number: u64,
-    pub(crate) conn: Arc<ConnState>,
-    /// Where the answer goes; `None` once nobody is left to read it.
-    pub(crate) feed: Option<Feed>,
+    /// Who reads the answer.
+    pub(crate) seats: Seats,
+    /// What lets a further request join it.
+    pub(crate) joining: Option<Joining>,
+    /// When it was accepted, in seconds of the calendar: a part of its answer.
+    pub(crate) created: u64,
     /// What the worker said of the end, reason included.
     pub(crate) ended: Option<Outcome>,
     pub(crate) usage: Usage,
@@ -38,16 +42,10 @@ pub(crate) struct Entry {
     /// Whether the reader was told that the worker has taken it on.
     pub(crate) accepted: bool,
     pub(crate) acknowledged: bool,
-    /// Tokens in frames that hyper took.
-    pub(crate) taken: u64,
-    /// hyper took a part of an answer that is delivered as one.
-    pub(crate) begun: bool,
     /// Deadlines that this side enforces.
     pub(crate) deadlines: Vec<(Time, Cause)>,
     /// When the cancel is due again, and the wait after that.
     pub(crate) repeat: (Time, std::time::Duration),
-    /// When the reader was last seen to take something, or had nothing to take; and the queue's count at that time.
-    pub(crate) read: (Time, usize),
     /// Becomes true when the worker holds nothing of it, or is lost. Closed when the run is settled.
     pub(crate) released: watch::Sender<bool>,
 }
@@ -56,6 +54,8 @@ pub(crate) struct Entry {
 #[derive(Default)]
 pub(crate) struct Table {
     pub(crate) entries: HashMap<RunKey, Entry>,
+    /// The live run of each `Idempotency-Key`; as many at most as there are entries.
+    pub(crate) joinable: HashMap<JoinKey, RunKey>,
     pub(crate) asks: HashMap<u64, oneshot::Sender<Box<Snapshot>>>,
     pub(crate) last_number: u64,
     pub(crate) last_ask: u64,
@@ -75,7 +75,8 @@ pub(crate) struct Calls {
     /// Runs in the table.
     pub(crate) live: watch::Sender<usize>,
     pub(crate) lost: AtomicBool,
-    pub(crate) draining: AtomicBool,
+    /// Set under the table's lock, so that no run is taken on after it.
+    draining: AtomicBool,
     /// Messages of another incarnation than the worker's: they changed nothing (C-3).
     pub(crate) foreign: AtomicU64,
 }
@@ -118,6 +119,17 @@ impl Calls {
         (self.send)(From { incarnation: self.incarnation, message }).inspect_err(|LinkClosed| self.lose_worker())
     }
 
+    /// From now on no run is taken on.
+    pub(crate) fn begin_drain(&self) {
+        let _table = self.lock();
+        self.draining.store(true, Ordering::Release);
+    }
+
+    /// Whether a shutdown has begun.
+    pub(crate) fn is_draining(&self) -> bool {
+        self.draining.load(Ordering::Acquire)
+    }
+
     /// The worker is gone for good.
     pub(crate) fn lose_worker(&self) {
         if !self.lost.swap(true, Ordering::AcqRel) {
@@ -136,7 +148,9 @@ impl Calls {
 
     fn sweep_one(&self, table: &mut Table, key: &RunKey) {
         if table.entries.get(key).is_some_and(|e| e.call.is_settled()) {
-            table.entries.remove(key);
+            if let Some(entry) = table.entries.remove(key) {
+                table.forget(&entry);
+            }
             self.live.send_replace(table.entries.len());
         }
     }
@@ -145,7 +159,8 @@ impl Calls {
     pub(crate) fn each(&self, wanted: impl Fn(&Entry) -> bool, mut change: impl FnMut(&mut Entry)) {
         let mut table = self.lock();
         table.entries.values_mut().filter(|e| wanted(e)).for_each(&mut change);
-        table.entries.retain(|_, e| !e.call.is_settled());
+        let settled: Vec<Entry> = table.entries.extract_if(|_, e| e.call.is_settled()).map(|(_, e)| e).collect();
+        settled.iter().for_each(|entry| table.forget(entry));
         self.live.send_replace(table.entries.len());
     }
 
@@ -176,17 +191,14 @@ impl Calls {
                 let outcome = entry.ended.take().filter(|o| o.cause == cause).unwrap_or(Outcome::of(cause));
                 tracing::info!(run = %entry.key.run, outcome = %outcome.kind(), %cause, "ended");
                 self.note(entry, Event::OutcomeSet { outcome: outcome.clone() });
-                entry.read.0 = self.now();
-                if let Some(feed) = &entry.feed {
-                    feed.send(Item::End { outcome, usage: entry.usage });
-                }
+                entry.seats.send(&Item::End { outcome, usage: entry.usage }, self.now());
             }
             CallEffect::Superseded { cause, won } => self.note(entry, Event::Superseded { cause, won }),
             CallEffect::Void => self.note(entry, Event::Void),
             CallEffect::Settle { proven } => {
                 tracing::info!(run = %entry.key.run, proven, "settled");
                 self.note(entry, Event::Settled { proven });
-                entry.feed = None;
+                entry.seats.close();
             }
         }
     }
@@ -215,20 +227,26 @@ impl Calls {
         self.apply(entry, CallEvent::Want(cause));
     }
 
-    /// Nobody is left to deliver to: what was taken until now is all that was delivered.
-    pub(crate) fn detach(&self, entry: &mut Entry, cause: Cause) {
-        if let Some(feed) = entry.feed.take() {
-            feed.send(Item::End { outcome: Outcome::of(cause), usage: entry.usage });
+    /// A reader is gone. If it was the last, nobody wants the run, and what was taken until now is all that was delivered.
+    // contract: C-26
+    pub(crate) fn leave(&self, entry: &mut Entry, seat: SeatId, cause: Cause) {
+        entry.seats.leave(seat, &Item::End { outcome: Outcome::of(cause), usage: entry.usage });
+        if entry.seats.open() == 0 {
+            self.want(entry, cause);
+            self.end_delivery(entry);
         }
-        self.end_delivery(entry, None);
     }
 
-    pub(crate) fn end_delivery(&self, entry: &mut Entry, complete: Option<Delivery>) {
-        if entry.call.delivery().is_some() {
+    /// Writes what was delivered, once no reader is left.
+    fn end_delivery(&self, entry: &mut Entry) {
+        if entry.call.delivery().is_some() || entry.seats.open() > 0 {
             return;
         }
-        let so_far = if entry.taken > 0 || entry.begun { Delivery::Partial } else { Delivery::None };
-        let delivery = complete.unwrap_or(so_far);
+        let delivery = match (entry.seats.is_complete(), entry.seats.has_begun()) {
+            (true, _) => Delivery::Complete,
+            (false, false) => Delivery::None,
+            (false, true) => Delivery::Partial,
+        };
         self.note(entry, Event::DeliveryEnded { delivery });
         self.apply(entry, CallEvent::Delivered(delivery));
     }
@@ -236,44 +254,45 @@ impl Calls {
     // --- what readers and connections say ---
 
     /// hyper took a frame. What it takes after the delivery was over counts no more.
-    pub(crate) fn taken(&self, key: &RunKey, tokens: u32) {
+    pub(crate) fn taken(&self, key: &RunKey, seat: SeatId, tokens: u32) {
         self.with(key, |entry| {
-            entry.read.0 = self.now();
+            let tokens = entry.seats.take(seat, tokens, self.now());
             if tokens > 0 && entry.call.delivery().is_none() {
-                entry.taken += u64::from(tokens);
                 self.note(entry, Event::Delivered { tokens });
             }
         });
     }
 
     /// hyper took a part of a whole answer.
-    pub(crate) fn taken_part(&self, key: &RunKey) {
+    pub(crate) fn taken_part(&self, key: &RunKey, seat: SeatId) {
+        self.with(key, |entry| entry.seats.take_part(seat, self.now()));
+    }
+
+    /// A reader came to the end of the answer; `complete` if it got all of it.
+    pub(crate) fn delivery_ended(&self, key: &RunKey, seat: SeatId, complete: bool) {
         self.with(key, |entry| {
-            entry.read.0 = self.now();
-            entry.begun |= entry.call.delivery().is_none();
+            entry.seats.finish(seat, complete);
+            self.end_delivery(entry);
         });
     }
 
-    /// The reader came to the end of the answer.
-    pub(crate) fn delivery_ended(&self, key: &RunKey, complete: Option<Delivery>) {
-        self.with(key, |entry| self.end_delivery(entry, complete));
-    }
-
-    /// The reader of one run is gone.
-    pub(crate) fn caller_gone(&self, key: &RunKey, cause: Cause) {
+    /// A reader of one run is gone. One whose answer was over does not leave a second time.
+    pub(crate) fn caller_gone(&self, key: &RunKey, seat: SeatId, cause: Cause) {
         self.with(key, |entry| {
-            self.want(entry, cause);
-            self.detach(entry, cause);
+            if entry.seats.is_open(seat) {
+                self.leave(entry, seat, cause);
+            }
         });
     }
 
     /// A connection's caller is gone, and with it the readers of all its runs.
     pub(crate) fn connection_gone(&self, connection: u64, cause: Cause) {
         self.each(
-            |entry| entry.conn.id == connection,
+            |entry| entry.seats.has(connection),
             |entry| {
-                self.want(entry, cause);
-                self.detach(entry, cause);
+                for seat in entry.seats.on(connection) {
+                    self.leave(entry, seat, cause);
+                }
             },
         );
     }

@@ -70,10 +70,10 @@ impl Calls {
                     self.apply(entry, CallEvent::Retry);
                 }
                 self.tell(entry, now);
-                if self.is_unread(entry, now) {
-                    stalled.push(entry.conn.clone());
-                    self.want(entry, Cause::ClientStalled);
-                    self.detach(entry, Cause::ClientStalled);
+                let ended = entry.call.outcome().is_some();
+                for (seat, conn) in entry.seats.unread(ended, self.config.unread_max, now) {
+                    stalled.push(conn);
+                    self.leave(entry, seat, Cause::ClientStalled);
                 }
                 next = self.due(entry).fold(next, Time::min);
             },
@@ -97,37 +97,18 @@ impl Calls {
     /// until it has.
     fn tell(&self, entry: &mut Entry, now: Time) {
         let (Some(cause), Some(since)) = (entry.call.wanted(), entry.observed) else { return };
-        if entry.call.outcome().is_none()
-            && now.since(since) >= self.config.answer_grace
-            && let Some(feed) = entry.feed.take()
-        {
-            feed.send(Item::End { outcome: Outcome::of(cause), usage: entry.usage });
+        if entry.call.outcome().is_none() && now.since(since) >= self.config.answer_grace {
+            entry.seats.dismiss(&Item::End { outcome: Outcome::of(cause), usage: entry.usage });
         }
-    }
-
-    /// Whether something has waited for its reader for too long.
-    fn is_unread(&self, entry: &mut Entry, now: Time) -> bool {
-        let waiting = entry.feed.as_ref().map_or(0, |feed| feed.waiting());
-        let ended = entry.call.outcome().is_some();
-        if entry.call.delivery().is_some() || (waiting == 0 && !ended) {
-            return false;
-        }
-        let popped = entry.feed.as_ref().map_or(0, |feed| feed.popped());
-        if popped != entry.read.1 {
-            entry.read = (now, popped);
-        }
-        now.since(entry.read.0) >= self.config.unread_max
     }
 
     /// When a run has to be looked at again.
     fn due(&self, entry: &Entry) -> impl Iterator<Item = Time> {
         let repeat = entry.call.needs_retry().then_some(entry.repeat.0);
-        let grace = entry.observed.filter(|_| entry.feed.is_some() && entry.call.outcome().is_none());
+        let grace = entry.observed.filter(|_| entry.seats.is_fed() && entry.call.outcome().is_none());
         let grace = grace.map(|since| since.after(self.config.answer_grace));
-        let unread = entry.call.delivery().is_none().then(|| entry.read.0.after(self.config.unread_max));
+        let unread = entry.seats.due(self.config.unread_max, self.now());
         let deadline = entry.deadlines.iter().map(|(at, _)| *at).min();
-        // A reader's time may be over while there is nothing to read: then the regular look is soon enough.
-        let unread = unread.filter(|at| *at > self.now());
         [repeat, grace, unread, deadline].into_iter().flatten()
     }
 }

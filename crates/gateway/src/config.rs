@@ -23,6 +23,10 @@ pub struct GatewayConfig {
     pub queue_max: usize,
     /// Deltas kept for a caller that does not read; one more and the run is cancelled (`client_stalled`). Default 1024.
     pub stream_buffer_events: usize,
+    /// Pieces of an answer kept for those who join its run by `Idempotency-Key`; a run that has said more cannot be joined. Default 4096.
+    pub replay_events_max: usize,
+    /// Readers of one run at once. Default 8.
+    pub readers_max: usize,
     /// Bytes of a connection's kernel send buffer (the kernel doubles it). Small, so that a caller that does not read is noticed and
     /// "delivered" does not mean "somewhere in a buffer of megabytes". Default 128 KiB.
     pub send_buffer_bytes: usize,
@@ -79,6 +83,8 @@ impl Default for GatewayConfig {
             calls_max: 1024,
             queue_max: 256,
             stream_buffer_events: 1024,
+            replay_events_max: 4096,
+            readers_max: 8,
             send_buffer_bytes: 128 << 10,
             unread_max: Duration::from_secs(30),
             gateway_deadline: Duration::from_secs(600),

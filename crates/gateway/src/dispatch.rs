@@ -7,7 +7,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use lifecycle::event::Event;
 use lifecycle::message::{DeadlineLeft, Delta, Down, From, Prompt, Snapshot, Submit, Up, Usage};
@@ -17,7 +17,9 @@ use tokio::sync::{mpsc, oneshot, watch};
 
 use crate::calls::{Calls, Entry, Table};
 use crate::conn::ConnState;
-use crate::feed::{Feed, FeedEnd, Item, Reader, feed};
+use crate::feed::{FeedEnd, Item, Reader};
+use crate::joining::Joining;
+use crate::seats::{SeatId, Seats};
 
 /// Runs that may ask for one id and still get a name made of it; further ones get a fresh id.
 const SAME_ID_MAX: u32 = 100;
@@ -32,6 +34,27 @@ pub(crate) struct Order {
     /// The deadline that the caller gave, from now.
     pub(crate) timeout: Option<Duration>,
     pub(crate) stream: bool,
+    /// What a further request has to show to join this run, and this one to join an earlier.
+    pub(crate) joining: Option<Joining>,
+}
+
+/// A run that a request got.
+pub(crate) struct Opened {
+    pub(crate) reader: Reader,
+    pub(crate) created: u64,
+    /// It is an earlier request's run.
+    pub(crate) joined: bool,
+}
+
+/// Why a request gets no run.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Closed {
+    /// A shutdown has begun.
+    ShuttingDown,
+    /// The key's run was asked for with another body.
+    OtherBody,
+    /// The key's run is live and cannot be joined.
+    InUse,
 }
 
 /// A fresh id, ordered by time.
@@ -44,15 +67,26 @@ pub(crate) fn fresh_id() -> RunId {
 }
 
 impl Calls {
-    /// Accepts a run and sends its submit. Always gives a reader: a run that is turned away says so through it.
-    pub(crate) fn open(self: &Arc<Self>, order: Order, conn: &Arc<ConnState>) -> Reader {
+    /// Joins the run of the request's key, or accepts one of its own and sends its submit. A run that is turned away says so through its
+    /// reader.
+    pub(crate) fn open(self: &Arc<Self>, order: Order, conn: &Arc<ConnState>) -> Result<Opened, Closed> {
         let mut table = self.lock();
+        if self.is_draining() {
+            return Err(Closed::ShuttingDown);
+        }
+        if let Some(joined) = self.join(&mut table, &order, conn) {
+            drop(table);
+            let (key, seat, created) = joined?;
+            return Ok(self.opened(key, seat, conn, (created, true)));
+        }
         let key = self.free_key(&table, order.tenant.clone(), order.requested.clone());
-        let (feed, end) = feed(self.config.stream_buffer_events);
         let (model, n, stream) = (self.model.id.clone(), order.params.n, order.stream);
         self.journal.record(Some(&key), 0, Event::Accepted { model, n, stream });
         tracing::info!(run = %key.run, n, stream, "accepted");
-        let mut entry = self.entry(&key, conn, feed, order.timeout);
+        let mut entry = self.entry(&key, &order);
+        let seat = entry.seats.join(conn, self.config.stream_buffer_events, self.now());
+        let Some(seat) = seat else { unreachable!("the first reader always finds a seat") };
+        let created = entry.created;
         let waiting = table.entries.values().filter(|e| e.call.state() == CallState::Dispatched).count();
         if table.entries.len() >= self.config.calls_max || waiting >= self.config.queue_max {
             self.apply(&mut entry, CallEvent::Want(Cause::QueueFull));
@@ -61,19 +95,19 @@ impl Calls {
             entry.number = table.last_number;
             self.dispatch(&mut entry, order);
         }
-        table.entries.insert(key.clone(), entry);
+        table.insert(entry);
         self.live.send_replace(table.entries.len());
         drop(table);
         self.wake.notify_one();
-        // A caller that left before the run was in the table was seen by nobody who knew the run.
-        if let Some(cause) = conn.gone() {
-            self.caller_gone(&key, cause);
-        }
-        self.reader(key, end, conn)
+        Ok(self.opened(key, seat, conn, (created, false)))
     }
 
-    fn reader(self: &Arc<Self>, key: RunKey, end: FeedEnd, conn: &Arc<ConnState>) -> Reader {
-        Reader::new(key, end, self.clone(), conn.clone())
+    fn opened(self: &Arc<Self>, key: RunKey, seat: (SeatId, FeedEnd), conn: &Arc<ConnState>, (created, joined): (u64, bool)) -> Opened {
+        // A caller that left before it had its seat in the table was seen by nobody who knew the run.
+        if let Some(cause) = conn.gone() {
+            self.caller_gone(&key, seat.0, cause);
+        }
+        Opened { reader: Reader::new(key, seat, self.clone(), conn.clone()), created, joined }
     }
 
     /// The id asked for if it is free, else one made of it, else a fresh one.
@@ -87,26 +121,24 @@ impl Calls {
         wishes.find(free).unwrap_or_else(|| key(fresh_id()))
     }
 
-    fn entry(&self, key: &RunKey, conn: &Arc<ConnState>, feed: Feed, timeout: Option<Duration>) -> Entry {
+    fn entry(&self, key: &RunKey, order: &Order) -> Entry {
         let now = self.now();
-        let client = timeout.map(|left| (now.after(left), Cause::ClientDeadline));
+        let client = order.timeout.map(|left| (now.after(left), Cause::ClientDeadline));
         let own = (now.after(self.config.gateway_deadline), Cause::GatewayDeadline);
         Entry {
             key: key.clone(),
             call: Call::new(),
             number: 0,
-            conn: conn.clone(),
-            feed: Some(feed),
+            seats: Seats::new(order.joining.as_ref().map(|_| self.config.replay_events_max)),
+            joining: order.joining.clone(),
+            created: SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_secs()),
             ended: None,
             usage: Usage::default(),
             observed: None,
             accepted: false,
             acknowledged: false,
-            taken: 0,
-            begun: false,
             deadlines: client.into_iter().chain([own]).collect(),
             repeat: (now, self.config.cancel_repeat),
-            read: (now, 0),
             released: watch::Sender::new(false),
         }
     }
@@ -189,31 +221,22 @@ impl Calls {
     fn taken_on(&self, entry: &mut Entry) {
         if !std::mem::replace(&mut entry.accepted, true) {
             self.apply(entry, CallEvent::WorkerAccepted);
-            if let Some(feed) = &entry.feed {
-                feed.send(Item::Accepted);
-            }
+            entry.seats.send(&Item::Accepted, self.now());
         }
     }
 
     // field: F-80
     fn delta(&self, delta: Delta) {
         let attempt = delta.attempt.clone();
-        let mut stalled = None;
+        let mut stalled = Vec::new();
         self.at(&attempt, |entry| {
             self.taken_on(entry);
-            let Some(feed) = &entry.feed else { return };
-            if feed.waiting() == 0 {
-                entry.read.0 = self.now();
-            }
-            if !feed.push(delta) {
-                stalled = Some(entry.conn.clone());
-                self.want(entry, Cause::ClientStalled);
-                self.detach(entry, Cause::ClientStalled);
+            stalled = entry.seats.push(delta, self.now());
+            for (seat, _) in &stalled {
+                self.leave(entry, *seat, Cause::ClientStalled);
             }
         });
-        if let Some(conn) = stalled {
-            self.close_if_idle(&conn);
-        }
+        stalled.iter().for_each(|(_, conn)| self.close_if_idle(conn));
     }
 
     /// Closes the connection of a caller that does not read: at once, or when the other runs on it are delivered.
@@ -223,7 +246,7 @@ impl Calls {
 
     /// Whether any run is being delivered on a connection.
     pub(crate) fn is_delivering(&self, connection: u64) -> bool {
-        self.lock().entries.values().any(|e| e.conn.id == connection && e.call.delivery().is_none())
+        self.lock().entries.values().any(|e| e.seats.reads_on(connection))
     }
 
     /// One cut of the worker's state; `None` if it does not answer in time.
@@ -258,3 +281,6 @@ impl Drop for Forget<'_> {
         self.calls.lock().asks.remove(&self.ask);
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -7,14 +7,15 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Poll, ready};
 
 use lifecycle::message::{Delta, Usage};
-use lifecycle::{Cause, Delivery, Outcome, RunKey};
+use lifecycle::{Cause, Outcome, RunKey};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
 use crate::calls::Calls;
 use crate::conn::ConnState;
+use crate::seats::SeatId;
 
 /// What a reader gets.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) enum Item {
     /// The worker has taken the run on.
     Accepted,
@@ -92,6 +93,7 @@ pub(crate) fn feed(limit: usize) -> (Feed, FeedEnd) {
 pub(crate) struct Reader {
     /// The run.
     pub(crate) key: RunKey,
+    seat: SeatId,
     end: FeedEnd,
     calls: Arc<Calls>,
     conn: Arc<ConnState>,
@@ -99,8 +101,8 @@ pub(crate) struct Reader {
 }
 
 impl Reader {
-    pub(crate) fn new(key: RunKey, end: FeedEnd, calls: Arc<Calls>, conn: Arc<ConnState>) -> Reader {
-        Reader { key, end, calls, conn, finished: false }
+    pub(crate) fn new(key: RunKey, (seat, end): (SeatId, FeedEnd), calls: Arc<Calls>, conn: Arc<ConnState>) -> Reader {
+        Reader { key, seat, end, calls, conn, finished: false }
     }
 
     /// The next item. A queue that broke off without an end counts as a failed worker.
@@ -124,12 +126,12 @@ impl Reader {
 
     /// hyper took a frame with this many tokens in it.
     pub(crate) fn taken(&self, tokens: u32) {
-        self.calls.taken(&self.key, tokens);
+        self.calls.taken(&self.key, self.seat, tokens);
     }
 
     /// hyper took a part of the answer that says nothing without the rest.
     pub(crate) fn taken_part(&self) {
-        self.calls.taken_part(&self.key);
+        self.calls.taken_part(&self.key, self.seat);
     }
 
     /// How long a stream may be silent before a comment is sent.
@@ -140,7 +142,7 @@ impl Reader {
     /// The answer is over; `complete` if all of it was taken with its proper end.
     pub(crate) fn finish(&mut self, complete: bool) {
         if !std::mem::replace(&mut self.finished, true) {
-            self.calls.delivery_ended(&self.key, complete.then_some(Delivery::Complete));
+            self.calls.delivery_ended(&self.key, self.seat, complete);
         }
     }
 }
@@ -149,7 +151,7 @@ impl Drop for Reader {
     /// The second line behind the connection's watcher. Where the connection lives on, the caller reset its HTTP/2 stream.
     fn drop(&mut self) {
         if !self.finished {
-            self.calls.caller_gone(&self.key, self.conn.gone().unwrap_or(Cause::ClientReset));
+            self.calls.caller_gone(&self.key, self.seat, self.conn.gone().unwrap_or(Cause::ClientReset));
         }
     }
 }

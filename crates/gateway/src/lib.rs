@@ -13,7 +13,9 @@ mod conn;
 mod dispatch;
 mod feed;
 mod http;
+mod joining;
 mod pulse;
+mod seats;
 mod serve;
 mod socket;
 mod vitals;
@@ -78,13 +80,19 @@ impl Gateway {
         Gateway { calls: Arc::new(calls), up: Arc::new(Mutex::new(Some(link.up))) }
     }
 
-    /// Answers on `listener` until `shutdown` is ready; then takes no more connections or runs, lets live runs end for `config.drain`,
-    /// cancels the rest, and returns when all are settled.
+    /// Answers on `listener` until `shutdown` is ready; then takes no more runs, lets live ones end for `config.drain` or until `at_once` is
+    /// ready, cancels the rest, and returns when all are settled. Until then connections are accepted, so that runs can be watched and
+    /// cancelled by name while they drain. `at_once` is not looked at before `shutdown` was ready.
     ///
     /// # Errors
     /// [`GatewayError`]: a second call, a broken listener, or runs that did not settle within `config.settle`.
-    pub async fn serve(&self, listener: tokio::net::TcpListener, shutdown: impl Future<Output = ()>) -> Result<(), GatewayError> {
+    pub async fn serve(
+        &self,
+        listener: tokio::net::TcpListener,
+        shutdown: impl Future<Output = ()>,
+        at_once: impl Future<Output = ()>,
+    ) -> Result<(), GatewayError> {
         let up = self.up.lock().unwrap_or_else(PoisonError::into_inner).take().ok_or(GatewayError::AlreadyServing)?;
-        serve::serve(&self.calls, up, listener, shutdown).await
+        serve::serve(&self.calls, up, listener, shutdown, at_once).await
     }
 }

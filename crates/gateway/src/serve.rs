@@ -6,7 +6,6 @@
 use std::io;
 use std::pin::pin;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use axum::Router;
@@ -16,7 +15,7 @@ use hyper_util::service::TowerToHyperService;
 use lifecycle::Cause;
 use lifecycle::message::{From, Up};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, watch};
+use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, mpsc, watch};
 use tokio::task::JoinSet;
 
 use crate::GatewayError;
@@ -38,6 +37,7 @@ pub(crate) async fn serve(
     up: mpsc::Receiver<From<Up>>,
     listener: TcpListener,
     shutdown: impl Future<Output = ()>,
+    at_once: impl Future<Output = ()>,
 ) -> Result<(), GatewayError> {
     let mut tasks = JoinSet::new();
     let (pumped, driven) = (calls.clone(), calls.clone());
@@ -45,10 +45,27 @@ pub(crate) async fn serve(
     tasks.spawn(async move { driven.drive().await });
     let mut connections = JoinSet::new();
     let stop = watch::Sender::new(false);
-    let broken = accept(calls, &listener, shutdown, &mut connections, &stop).await.err();
+    let broken = {
+        let (failed, mut error) = (Notify::new(), None);
+        let asked = async {
+            tokio::select! { () = shutdown => {}, () = failed.notified() => {} }
+        };
+        let mut ending = pin!(async {
+            asked.await;
+            drain(calls, at_once).await
+        });
+        let mut accepting = pin!(accept(calls, &listener, &mut connections, &stop));
+        loop {
+            tokio::select! {
+                () = &mut ending => break error,
+                e = &mut accepting, if error.is_none() => {
+                    error = Some(e);
+                    failed.notify_one();
+                }
+            }
+        }
+    };
     drop(listener);
-    calls.draining.store(true, Ordering::Release);
-    settle(calls).await;
     stop.send_replace(true);
     let config = &calls.config;
     // Callers take their last bytes; whoever does not is cut off by dropping the set.
@@ -69,40 +86,36 @@ pub(crate) async fn serve(
     }
 }
 
-/// Lets runs end, then cancels the rest and waits for it.
-async fn settle(calls: &Calls) {
+/// Takes no more runs on and lets those that are live end; when its time is over, or at once if that is asked for, cancels the rest and
+/// waits for it. All the while connections are accepted: whoever watches a run, or wants to cancel it, can still do so.
+async fn drain(calls: &Calls, at_once: impl Future<Output = ()>) {
+    calls.begin_drain();
     let mut live = calls.live.subscribe();
     let none = |n: &usize| *n == 0;
-    if tokio::time::timeout(calls.config.drain, live.wait_for(none)).await.is_err() {
-        tracing::info!(runs = *live.borrow(), "the drain's time is over; what still runs is cancelled");
-        calls.cancel_all(Cause::Shutdown);
-        let _ = tokio::time::timeout(calls.config.settle, live.wait_for(none)).await;
-    }
+    let over = tokio::select! {
+        _ = live.wait_for(none) => return,
+        () = tokio::time::sleep(calls.config.drain) => "the drain's time is over",
+        () = at_once => "the drain was cut short",
+    };
+    tracing::info!(runs = *live.borrow(), "{over}; what still runs is cancelled");
+    calls.cancel_all(Cause::Shutdown);
+    let _ = tokio::time::timeout(calls.config.settle, live.wait_for(none)).await;
 }
 
-async fn accept(
-    calls: &Arc<Calls>,
-    listener: &TcpListener,
-    shutdown: impl Future<Output = ()>,
-    connections: &mut JoinSet<()>,
-    stop: &watch::Sender<bool>,
-) -> io::Result<()> {
+/// Accepts until the listener breaks.
+async fn accept(calls: &Arc<Calls>, listener: &TcpListener, connections: &mut JoinSet<()>, stop: &watch::Sender<bool>) -> io::Error {
     let router = crate::http::router(calls.clone());
     let room = Arc::new(Semaphore::new(calls.config.connections_max));
-    let mut shutdown = pin!(shutdown);
     let mut last_id = 0;
     loop {
         while connections.try_join_next().is_some() {}
-        let (stream, permit) = tokio::select! {
-            () = &mut shutdown => return Ok(()),
-            next = next(listener, &room) => match next {
-                Ok(next) => next,
-                Err(e) if is_transient(&e) => {
-                    tokio::time::sleep(ACCEPT_PAUSE).await;
-                    continue;
-                }
-                Err(e) => return Err(e),
-            },
+        let (stream, permit) = match next(listener, &room).await {
+            Ok(next) => next,
+            Err(e) if is_transient(&e) => {
+                tokio::time::sleep(ACCEPT_PAUSE).await;
+                continue;
+            }
+            Err(e) => return e,
         };
         last_id += 1;
         let state = Arc::new(ConnState::new(last_id, calls.clone()));

@@ -9,7 +9,8 @@ use crate::config::ServeFlags;
 /// An LLM server in which a caller's leaving really stops the compute and really returns the KV blocks, and can prove it.
 #[derive(Debug, Parser)]
 #[command(name = "kvit", version, propagate_version = true, max_term_width = 100)]
-#[command(after_help = "Exit codes: 0 done, 1 failed, 2 wrong usage or configuration, 3 no such run or file, 4 server not reachable.")]
+#[command(after_help = "Exit codes: 0 done, 1 failed, 2 wrong usage or configuration, 3 no such run or file, 4 server not reachable, \
+                   130 or 143 `serve` was ended by a second SIGINT or SIGTERM.")]
 pub struct Cli {
     /// TOML file with options of `serve`; none is read unless one is named.
     #[arg(long, global = true, env = "KVIT_CONFIG", value_name = "FILE", hide_env = true)]
@@ -158,10 +159,10 @@ pub struct RunsArgs {
 #[derive(Debug, Args)]
 pub struct EstimateArgs {
     /// Tokens a second that the run is generating.
-    #[arg(long, value_name = "TOKENS/S")]
+    #[arg(long, value_name = "TOKENS/S", allow_negative_numbers = true)]
     pub rate: f64,
     /// Seconds that each hop needs to notice and pass the word on.
-    #[arg(long, value_name = "SECONDS,...", value_delimiter = ',', required = true)]
+    #[arg(long, value_name = "SECONDS,...", value_delimiter = ',', required = true, allow_hyphen_values = true)]
     pub latency: Vec<f64>,
     /// Print JSON.
     #[arg(long)]

@@ -14,6 +14,13 @@ pub enum Failure {
     NotFound(String),
     /// Nobody answers at the server's address: exit code 4.
     Unreachable(String),
+    /// A second signal cut the drain short: exit code 128 and the signal's number, 130 or 143.
+    CutShort {
+        /// The exit code.
+        code: u8,
+        /// What was left undone, if anything was.
+        left: Option<String>,
+    },
     /// Anything else: exit code 1.
     Other(anyhow::Error),
 }
@@ -26,6 +33,7 @@ impl Failure {
             Failure::Usage(_) => 2,
             Failure::NotFound(_) => 3,
             Failure::Unreachable(_) => 4,
+            Failure::CutShort { code, .. } => *code,
         })
     }
 }
@@ -34,6 +42,8 @@ impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Failure::Usage(text) | Failure::NotFound(text) | Failure::Unreachable(text) => f.write_str(text),
+            Failure::CutShort { left: None, .. } => f.write_str("a second signal cut the drain short; every run was told and settled"),
+            Failure::CutShort { left: Some(left), .. } => write!(f, "a second signal cut the drain short: {left}"),
             Failure::Other(error) => write!(f, "{error:#}"),
         }
     }

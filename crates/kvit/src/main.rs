@@ -1,7 +1,7 @@
 //! The `kvit` binary: command line, configuration and wiring. It decides nothing about a run.
 //!
 //! What is asked for goes to stdout, what is told along the way to stderr. Exit codes: 0 done, 1 failed, 2 wrong usage or configuration,
-//! 3 no such run or file, 4 the server cannot be reached.
+//! 3 no such run or file, 4 the server cannot be reached, 130 or 143 `serve` was ended by a second SIGINT or SIGTERM.
 
 mod cli;
 mod client;

@@ -39,8 +39,18 @@ pub enum ModelError {
         /// Its type.
         kind: &'static str,
     },
-    /// Memory for weights or blocks could not be reserved, or a thread not started.
-    #[error("the system refused memory or a thread: {0}")]
+    /// The block pool's memory could not be reserved.
+    #[error("a pool of {blocks} blocks takes {} MiB, which the system refuses", bytes >> 20)]
+    Pool {
+        /// Blocks asked for.
+        blocks: usize,
+        /// What they take.
+        bytes: usize,
+        /// What the system said.
+        source: std::io::Error,
+    },
+    /// Memory for weights could not be reserved, or a thread not started.
+    #[error("the system refused memory or a thread")]
     System(#[from] std::io::Error),
     /// A step can't be computed as it was asked for.
     #[error("step refused: {0}")]

@@ -31,7 +31,8 @@ impl KvMemory {
         let block_values = shape.kv_heads * shape.head_dim * block_tokens;
         let bytes = block_values.checked_mul(blocks).and_then(|n| n.checked_mul(shape.layers * 4));
         let bytes = bytes.ok_or_else(|| ModelError::Step(format!("a pool of {blocks} blocks is larger than any memory")))?;
-        Ok(KvMemory { buffer: Buffer::new(bytes, false)?, blocks, block_tokens, block_values, layers: shape.layers })
+        let buffer = Buffer::new(bytes, false).map_err(|source| ModelError::Pool { blocks, bytes, source })?;
+        Ok(KvMemory { buffer, blocks, block_tokens, block_values, layers: shape.layers })
     }
 
     /// Number of blocks.

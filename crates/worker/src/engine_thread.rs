@@ -36,6 +36,8 @@ pub struct WorkerConfig {
     pub engine: EngineConfig,
     /// Threads that render and tokenise prompts.
     pub tokenise_threads: usize,
+    /// How long an attempt may be here, whatever its gateway says (`worker_deadline`).
+    pub deadline: Duration,
 }
 
 /// The worker takes no more messages.
@@ -86,6 +88,7 @@ pub fn start(
     let clock = journal.clock();
     let mut thread = EngineThread {
         incarnation: config.incarnation,
+        deadline: config.deadline,
         engine,
         device,
         text,
@@ -116,6 +119,7 @@ struct Live {
 
 struct EngineThread {
     incarnation: Incarnation,
+    deadline: Duration,
     engine: Engine,
     device: Box<dyn Device>,
     text: Arc<Text>,
@@ -227,6 +231,10 @@ impl EngineThread {
         if !params.ignore_eos {
             stop_tokens.extend_from_slice(self.text.end_tokens());
         }
+        // contract: C-22. The worker's own limit goes first: the engine keeps so many deadlines and no more.
+        let own = (now.after(self.deadline), Cause::WorkerDeadline);
+        let named = submit.deadlines.iter().map(|d| (now.after(d.left + margin(d.cause)), d.cause));
+        let deadlines = std::iter::once(own).chain(named).collect();
         let unwanted = Flag::default();
         let answer = Answer::new(self.text.clone(), params.n, &params.stop, params.sampling.logprobs.is_some());
         self.answers.insert(submit.attempt.clone(), Live { answer, unwanted: unwanted.clone() });
@@ -239,7 +247,7 @@ impl EngineThread {
             stop_tokens,
             cache_salt: params.cache_salt.to_string(),
             priority: params.priority,
-            deadlines: submit.deadlines.iter().map(|d| (now.after(d.left + margin(d.cause)), d.cause)).collect(),
+            deadlines,
         })));
         if !self.engine.knows(&submit.attempt) {
             // Refused as one that was executed, or given up, long ago (C-2).

@@ -2,8 +2,9 @@
 //!
 //! Invariant: an error names what is wrong and where; it never repeats a prompt.
 
-use axum::http::{HeaderValue, StatusCode, header};
+use axum::http::{HeaderName, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
+use hyper::ext::ReasonPhrase;
 use lifecycle::{Cause, Outcome, OutcomeKind};
 use serde_json::{Value, json};
 
@@ -18,7 +19,12 @@ pub(crate) struct ApiError {
     kind: &'static str,
     param: Option<String>,
     code: Option<&'static str>,
+    /// Set where asking again by itself would be wrong: the caller no longer wanted the answer, or it would cost all of it once more.
+    is_final: bool,
 }
+
+/// Tells OpenAI's SDKs whether to ask again by themselves. Where it is absent they do so after 408, 409, 429 and every 5xx.
+const SHOULD_RETRY: HeaderName = HeaderName::from_static("x-should-retry");
 
 /// What HTTP has no number for and everybody knows as 499: the caller, or somebody for it, no longer wanted the answer.
 fn client_closed() -> StatusCode {
@@ -33,14 +39,19 @@ impl ApiError {
 
     /// A 400 about one field.
     pub(crate) fn field(param: &str, message: impl std::fmt::Display) -> ApiError {
-        let mut error = ApiError::bad(format!("{param}: {message}"));
+        ApiError::field_with(StatusCode::BAD_REQUEST, param, message)
+    }
+
+    /// Another status about one field.
+    pub(crate) fn field_with(status: StatusCode, param: &str, message: impl std::fmt::Display) -> ApiError {
+        let mut error = ApiError::new(status, "invalid_request_error", format!("{param}: {message}"));
         error.param = Some(param.to_owned());
         error
     }
 
     /// Any other status.
     pub(crate) fn new(status: StatusCode, kind: &'static str, message: impl Into<String>) -> ApiError {
-        ApiError { status, message: message.into(), kind, param: None, code: None }
+        ApiError { status, message: message.into(), kind, param: None, code: None, is_final: false }
     }
 
     /// With OpenAI's or the contract's code word.
@@ -60,11 +71,21 @@ impl ApiError {
         ApiError::new(StatusCode::SERVICE_UNAVAILABLE, "server_error", message)
     }
 
+    /// A 503: a shutdown has begun, so this was not taken on and cost nothing. Another word than that of a run that was cancelled.
+    pub(crate) fn shutting_down() -> ApiError {
+        ApiError::unavailable("the server is shutting down and takes no more runs").code("shutting_down")
+    }
+
     /// How an outcome other than `completed` looks to the caller.
+    ///
+    /// A status that SDKs and proxies retry is for what a retry can mend: no room, a wait that was too long, this process going away, a
+    /// failure. A caller's own deadline is none of these (it would silently run again and again while nobody waits), so it gets the status of
+    /// a caller that no longer wants the answer; a 408 or 504 would be retried.
     pub(crate) fn of_outcome(outcome: &Outcome) -> ApiError {
         let (status, kind) = match (outcome.kind(), outcome.cause) {
             (_, Cause::QueueFull) => (StatusCode::TOO_MANY_REQUESTS, "rate_limit_error"),
-            (_, Cause::DeadlineUnreachable) => (StatusCode::GATEWAY_TIMEOUT, "timeout"),
+            (_, Cause::DeadlineUnreachable | Cause::QueueDeadline) => (StatusCode::SERVICE_UNAVAILABLE, "timeout"),
+            (_, Cause::ClientDeadline) => (client_closed(), "timeout"),
             (OutcomeKind::Rejected, _) => (StatusCode::BAD_REQUEST, "invalid_request_error"),
             // The server's doing: a client or a proxy may try again elsewhere.
             (_, Cause::Shutdown) => (StatusCode::SERVICE_UNAVAILABLE, "server_error"),
@@ -76,7 +97,10 @@ impl ApiError {
             Some(reason) => reason.clone(),
             None => sentence(outcome.cause).to_owned(),
         };
-        ApiError::new(status, kind, message).code(outcome.cause.as_str())
+        let mut error = ApiError::new(status, kind, message).code(outcome.cause.as_str());
+        // The server's deadlines are a 504 by its meaning, but the same request would use up the same time once more.
+        error.is_final = status == client_closed() || matches!(outcome.cause, Cause::GatewayDeadline | Cause::WorkerDeadline);
+        error
     }
 
     /// The body: also the last event of a stream that did not end well.
@@ -113,6 +137,42 @@ impl IntoResponse for ApiError {
         if matches!(self.status, StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE) {
             response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from(RETRY_AFTER_S));
         }
+        if self.is_final {
+            response.headers_mut().insert(SHOULD_RETRY, HeaderValue::from_static("false"));
+        }
+        if self.status == client_closed() {
+            response.extensions_mut().insert(ReasonPhrase::from_static(b"Client Closed Request"));
+        }
         response
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Whether OpenAI's SDKs ask again by themselves.
+    fn is_retried(response: &Response) -> bool {
+        let told_not_to = response.headers().get(SHOULD_RETRY).is_some_and(|v| v == "false");
+        !told_not_to && (matches!(response.status().as_u16(), 408 | 409 | 429) || response.status().is_server_error())
+    }
+
+    // contract: C-22
+    #[test]
+    fn statuses_are_what_the_page_says() {
+        let page = include_str!("../../../../docs/http.md");
+        let rows = page.lines().filter_map(|line| {
+            let [_, cause, status, retried, _] = line.split('|').map(str::trim).collect::<Vec<_>>().try_into().ok()?;
+            Some((Cause::parse(cause.trim_matches('`'))?, status.parse::<u16>().ok()?, retried == "yes"))
+        });
+        let rows: Vec<_> = rows.collect();
+        for &cause in Cause::ALL {
+            // Nobody is there to be told of a caller's leaving, and what completed is no error.
+            let told = !cause.is_disconnect() && cause.outcome() != OutcomeKind::Completed;
+            let silent = matches!(cause, Cause::Orphaned | Cause::UpstreamError);
+            let response = ApiError::of_outcome(&Outcome::of(cause)).into_response();
+            let row = (cause, response.status().as_u16(), is_retried(&response));
+            assert_eq!(rows.contains(&row), told && !silent, "{row:?}");
+        }
     }
 }

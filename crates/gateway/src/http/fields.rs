@@ -140,7 +140,8 @@ pub(crate) fn common(fields: &mut Fields, logprobs: Option<u8>) -> Result<Common
     sampling(fields, &mut params)?;
     params.sampling.logprobs = logprobs;
     let legacy = fields.u32("max_tokens")?;
-    params.max_tokens = fields.u32("max_completion_tokens")?.or(legacy);
+    let newer = fields.u32("max_completion_tokens")?;
+    params.max_tokens = newer.or(legacy);
     params.n = fields.u32("n")?.unwrap_or(1);
     params.stop = fields.texts("stop", STOPS_MAX)?;
     params.stop_token_ids = stop_tokens(fields)?;
@@ -151,7 +152,11 @@ pub(crate) fn common(fields: &mut Fields, logprobs: Option<u8>) -> Result<Common
         return Err(ApiError::field("cache_salt", format!("must be at most {SALT_MAX_LEN} bytes")));
     }
     params.cache_salt = salt.into();
-    params.check().map_err(|e: ParamError| ApiError::field(e.param, format!("must be {}", e.allowed)))?;
+    params.check().map_err(|e: ParamError| {
+        // An error names the field that the caller wrote.
+        let param = if e.param == "max_tokens" && newer.is_some() { "max_completion_tokens" } else { e.param };
+        ApiError::field(param, format!("must be {}", e.allowed))
+    })?;
     let stream = fields.bool("stream")?.unwrap_or(false);
     let include_usage = stream_options(fields, stream)?;
     let timeout = fields.typed("timeout_ms", "a whole number of milliseconds above 0", |v| v.as_u64().filter(|ms| *ms > 0))?;

@@ -8,7 +8,7 @@
 // field: F-03 F-05 F-17
 
 use std::sync::Arc;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 use axum::Extension;
 use axum::body::Body;
@@ -27,11 +27,17 @@ use super::stream::{Events, Whole};
 use super::{REQUEST_ID, REQUESTED_ID, Requested, chat as chat_wire, completions as text_wire, serving};
 use crate::calls::Calls;
 use crate::conn::ConnState;
-use crate::dispatch::Order;
+use crate::dispatch::{Closed, Opened, Order};
 use crate::feed::{Item, Reader};
+use crate::joining::{Joining, KEY_MAX_LEN};
 
 /// The header that gives a deadline, in milliseconds from arrival.
 const TIMEOUT: HeaderName = HeaderName::from_static("x-request-timeout-ms");
+
+/// The header by which a request that is sent again finds its run.
+const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
+/// Says that the answer is that of an earlier request's run.
+const JOINED: HeaderName = HeaderName::from_static("x-kvit-joined");
 
 /// `POST /v1/chat/completions`
 pub(crate) async fn chat(
@@ -65,10 +71,9 @@ async fn generate(
     let body = read(&calls, body).await?;
     let (order, mut shape) = order(kind, &calls, requested.clone(), &head.headers, &body)?;
     drop(body);
-    // Asked again: a shutdown may have begun while the body came in.
-    serving(&calls)?;
     let (n, stream) = (order.params.n, order.stream);
-    let mut reader = calls.open(order, &conn);
+    let Opened { mut reader, created, joined } = calls.open(order, &conn).map_err(closed)?;
+    shape.created = created;
     let id = reader.key.run.clone();
     shape.id = format!("{}-{id}", if kind == Kind::Chat { "chatcmpl" } else { "cmpl" });
     let mut response = match first(&mut reader).await {
@@ -77,7 +82,40 @@ async fn generate(
         Ok(()) => collect(reader, &shape, n).await,
     };
     name(response.headers_mut(), &id, requested.as_ref());
+    if joined {
+        response.headers_mut().insert(JOINED, HeaderValue::from_static("true"));
+    }
     Ok(response)
+}
+
+/// Why there is no run for a request.
+fn closed(why: Closed) -> ApiError {
+    let key = |status, message, code| ApiError::field_with(status, "Idempotency-Key", message).code(code);
+    match why {
+        // A shutdown may have begun while the body came in.
+        Closed::ShuttingDown => ApiError::shutting_down(),
+        Closed::OtherBody => key(
+            StatusCode::UNPROCESSABLE_ENTITY,
+            "was used with another body for a run that is live; use a new key for a new request",
+            "idempotency_key_reused",
+        ),
+        // OpenAI's SDKs ask again after it, and then may find the run over.
+        Closed::InUse => key(
+            StatusCode::CONFLICT,
+            "names a run that is live and cannot be joined: it has too many readers or has said too much; wait for its end",
+            "idempotency_key_in_use",
+        ),
+    }
+}
+
+/// What lets this request join a run: its key, if it has one, and what it asks for.
+fn joining(kind: Kind, headers: &HeaderMap, body: &[u8]) -> Result<Option<Joining>, ApiError> {
+    let mut given = headers.get_all(IDEMPOTENCY_KEY).iter();
+    let Some(value) = given.next() else { return Ok(None) };
+    let text = value.to_str().ok().filter(|text| (1..=KEY_MAX_LEN).contains(&text.len()) && given.next().is_none());
+    let bad = || ApiError::field("Idempotency-Key", format!("must be given once, with 1 to {KEY_MAX_LEN} visible ASCII characters"));
+    let endpoint = if kind == Kind::Chat { "chat" } else { "text" };
+    text.map(|key| Some(Joining::new(key, endpoint, body))).ok_or_else(bad)
 }
 
 /// Reads the body within its limits of size and time.
@@ -105,17 +143,18 @@ fn order(kind: Kind, calls: &Calls, requested: Option<RunId>, headers: &HeaderMa
         Kind::Text => text_wire::parse(fields)?,
     };
     let timeout = timeout(calls, headers, common.timeout)?;
+    let joining = joining(kind, headers, body)?;
     let shape = Shape {
         kind,
         id: String::new(),
         model: calls.model.id.clone(),
-        created: SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_secs()),
+        created: 0,
         fingerprint: concat!("kvit-", env!("CARGO_PKG_VERSION")),
         logprobs: common.params.sampling.logprobs.is_some(),
         include_usage: common.include_usage,
     };
     let tenant = Tenant::default();
-    Ok((Order { tenant, requested, prompt, params: common.params, timeout, stream: common.stream }, shape))
+    Ok((Order { tenant, requested, prompt, params: common.params, timeout, stream: common.stream, joining }, shape))
 }
 
 /// The caller's deadline: the nearer one of header and body.

@@ -16,8 +16,9 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use axum::Router;
+use axum::extract::rejection::PathRejection;
 use axum::extract::{Path, Request, State};
-use axum::http::{HeaderName, HeaderValue, Method, StatusCode, Uri, header};
+use axum::http::{HeaderName, HeaderValue, Method, StatusCode, Uri, Version, header};
 use axum::middleware::{Next, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
@@ -33,6 +34,14 @@ use crate::dispatch::fresh_id;
 pub(crate) const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 /// The id that the caller asked for, where it was taken.
 pub(crate) const REQUESTED_ID: HeaderName = HeaderName::from_static("x-kvit-requested-id");
+
+/// A path's part that names something, if it can be read.
+pub(crate) type Segment = Result<Path<String>, PathRejection>;
+
+/// The name in it.
+pub(crate) fn named(segment: Segment) -> Result<String, ApiError> {
+    segment.map(|Path(name)| name).map_err(|e| ApiError::bad(format!("the path cannot be read: {}", e.body_text())))
+}
 
 /// The id that a request asks for, if any. An extension of every request.
 #[derive(Clone)]
@@ -71,6 +80,7 @@ pub(crate) fn ok(value: &impl serde::Serialize) -> Response {
 // contract: C-1
 async fn with_id(State(calls): State<Arc<Calls>>, mut request: Request, next: Next) -> Response {
     let requested = requested_id(&calls, &request);
+    let is_http1 = request.version() < Version::HTTP_2;
     let own = requested.as_ref().ok().cloned().flatten();
     let mut response = match requested {
         Ok(requested) => {
@@ -84,12 +94,20 @@ async fn with_id(State(calls): State<Arc<Calls>>, mut request: Request, next: Ne
     {
         response.headers_mut().insert(REQUEST_ID, value);
     }
+    // A connection that is kept would break off soon, perhaps in the middle of a next request.
+    if is_http1 && calls.is_draining() {
+        response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
+    }
     response
 }
 
 fn requested_id(calls: &Calls, request: &Request) -> Result<Option<RunId>, ApiError> {
-    let Some(value) = request.headers().get(REQUEST_ID) else { return Ok(None) };
+    let mut given = request.headers().get_all(REQUEST_ID).iter();
+    let Some(value) = given.next() else { return Ok(None) };
     let bad = |what: String| ApiError::field("X-Request-Id", what).code("invalid_request_id");
+    if given.next().is_some() {
+        return Err(bad("is given more than once".to_owned()));
+    }
     let text = std::str::from_utf8(value.as_bytes()).map_err(|e| bad(format!("has an invalid character at byte {}", e.valid_up_to())))?;
     let max = calls.config.run_id_bytes_max;
     if text.len() > max {
@@ -116,8 +134,9 @@ async fn models(State(calls): State<Arc<Calls>>) -> Response {
     ok(&json!({"object": "list", "data": [model_object(&calls)]}))
 }
 
-async fn model(State(calls): State<Arc<Calls>>, Path(id): Path<String>) -> Response {
-    if id == *calls.model.id { ok(&model_object(&calls)) } else { fields::no_model(&id).into_response() }
+async fn model(State(calls): State<Arc<Calls>>, id: Segment) -> Result<Response, ApiError> {
+    let id = named(id)?;
+    if id == *calls.model.id { Ok(ok(&model_object(&calls))) } else { Err(fields::no_model(&id)) }
 }
 
 async fn live() -> Response {
@@ -133,8 +152,8 @@ async fn ready(State(calls): State<Arc<Calls>>) -> Response {
 
 /// Whether new runs can be taken on.
 pub(crate) fn serving(calls: &Calls) -> Result<(), ApiError> {
-    if calls.draining.load(Ordering::Acquire) {
-        return Err(ApiError::unavailable("the server is shutting down").code("shutdown"));
+    if calls.is_draining() {
+        return Err(ApiError::shutting_down());
     }
     if calls.lost.load(Ordering::Acquire) {
         return Err(ApiError::unavailable("the worker is gone").code("worker_lost"));

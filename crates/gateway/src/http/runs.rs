@@ -8,13 +8,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::extract::rejection::QueryRejection;
-use axum::extract::{Path, Query, State};
+use axum::extract::{Query, State};
 use axum::response::Response;
 use lifecycle::{Cause, OutcomeKind, RunId, RunKey, Tenant};
 use observe::{RunFilter, RunState};
 
 use super::error::ApiError;
-use super::ok;
+use super::{Segment, named, ok};
 use crate::calls::Calls;
 
 type Params = Result<Query<HashMap<String, String>>, QueryRejection>;
@@ -28,20 +28,21 @@ fn params(query: Params, known: &[&str]) -> Result<HashMap<String, String>, ApiE
     }
 }
 
-fn word<T>(map: &HashMap<String, String>, name: &str, parse: impl Fn(&str) -> Option<T>) -> Result<Option<T>, ApiError> {
-    match map.get(name) {
-        None => Ok(None),
-        Some(text) => parse(text).map(Some).ok_or_else(|| ApiError::field(name, "is not one of the words for it")),
-    }
+/// One of the words for it, or an error that lists them.
+fn word<T: Copy>(map: &HashMap<String, String>, name: &str, all: &[T], as_str: impl Fn(T) -> &'static str) -> Result<Option<T>, ApiError> {
+    let Some(text) = map.get(name) else { return Ok(None) };
+    let found = all.iter().copied().find(|value| as_str(*value) == text);
+    let words = || all.iter().map(|value| as_str(*value)).collect::<Vec<_>>().join(", ");
+    found.map(Some).ok_or_else(|| ApiError::field(name, format!("must be one of {}", words())))
 }
 
 /// `GET /v1/runs?state=&outcome=&cause=&limit=&after=`
 pub(crate) async fn list(State(calls): State<Arc<Calls>>, query: Params) -> Result<Response, ApiError> {
     let map = params(query, &["state", "outcome", "cause", "limit", "after"])?;
     let mut filter = RunFilter {
-        state: word(&map, "state", RunState::parse)?,
-        outcome: word(&map, "outcome", OutcomeKind::parse)?,
-        cause: word(&map, "cause", Cause::parse)?,
+        state: word(&map, "state", &RunState::ALL, RunState::as_str)?,
+        outcome: word(&map, "outcome", OutcomeKind::ALL, OutcomeKind::as_str)?,
+        cause: word(&map, "cause", Cause::ALL, Cause::as_str)?,
         ..RunFilter::default()
     };
     if let Some(text) = map.get("limit") {
@@ -55,8 +56,9 @@ pub(crate) async fn list(State(calls): State<Arc<Calls>>, query: Params) -> Resu
 }
 
 /// The run's key. What cannot be an id is no run.
-fn key(id: &str) -> Result<RunKey, ApiError> {
-    let run = RunId::parse(id).map_err(|_| ApiError::no_run(&id.chars().take(lifecycle::id::RUN_ID_MAX_LEN).collect::<String>()))?;
+fn key(segment: Segment) -> Result<RunKey, ApiError> {
+    let id = named(segment)?;
+    let run = RunId::parse(&id).map_err(|_| ApiError::no_run(&id.chars().take(lifecycle::id::RUN_ID_MAX_LEN).collect::<String>()))?;
     Ok(RunKey { tenant: Tenant::default(), run })
 }
 
@@ -65,13 +67,13 @@ fn view(calls: &Calls, key: &RunKey) -> Result<Response, ApiError> {
 }
 
 /// `GET /v1/runs/{id}`
-pub(crate) async fn show(State(calls): State<Arc<Calls>>, Path(id): Path<String>) -> Result<Response, ApiError> {
-    view(&calls, &key(&id)?)
+pub(crate) async fn show(State(calls): State<Arc<Calls>>, id: Segment) -> Result<Response, ApiError> {
+    view(&calls, &key(id)?)
 }
 
 /// `POST /v1/runs/{id}/cancel?wait_ms=`: idempotent, before and after the end. Says what is true when the wait is over.
-pub(crate) async fn cancel(State(calls): State<Arc<Calls>>, Path(id): Path<String>, query: Params) -> Result<Response, ApiError> {
-    let key = key(&id)?;
+pub(crate) async fn cancel(State(calls): State<Arc<Calls>>, id: Segment, query: Params) -> Result<Response, ApiError> {
+    let key = key(id)?;
     let map = params(query, &["wait_ms"])?;
     let max = calls.config.cancel_wait_max;
     let wait =

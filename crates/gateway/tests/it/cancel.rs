@@ -46,6 +46,8 @@ async fn a_whole_answer_by_name_before_it_was_taken_on() {
     stand.worker.obey(&attempt).await;
     let reply = read_reply(&mut socket).await;
     assert_eq!(reply.error(), (499, "cancelled".into(), None::<&str>.into(), "cancel_requested".into()));
+    assert!(reply.head.starts_with("HTTP/1.1 499 Client Closed Request\r\n"), "{}", reply.head);
+    assert_eq!(reply.header("x-should-retry").as_deref(), Some("false"));
     assert_eq!(stand.settled("r1").await["delivery"], "none");
 }
 
@@ -85,10 +87,10 @@ async fn the_end_wins_over_a_later_cancel() {
 // contract: C-22
 #[tokio::test(flavor = "multi_thread")]
 async fn deadlines() {
-    for (headers, body, cause) in [
-        ("X-Request-Timeout-Ms: 30\r\n", "", "client_deadline"),
-        ("", r#","timeout_ms":30"#, "client_deadline"),
-        ("", "", "gateway_deadline"),
+    for (headers, body, cause, expected) in [
+        ("X-Request-Timeout-Ms: 30\r\n", "", "client_deadline", "499 Client Closed Request"),
+        ("", r#","timeout_ms":30"#, "client_deadline", "499 Client Closed Request"),
+        ("", "", "gateway_deadline", "504 Gateway Timeout"),
     ] {
         let own = if cause == "gateway_deadline" { ms(30) } else { SOON * 10 };
         let mut stand = stand(gateway::GatewayConfig { gateway_deadline: own, ..Default::default() }).await;
@@ -99,8 +101,12 @@ async fn deadlines() {
         assert!(named.contains(&cause) && named.contains(&"queue_deadline"), "{named:?}");
         assert!(submit.deadlines.iter().any(|d| d.left <= ms(30)));
         assert_eq!(stand.worker.obey(&submit.attempt).await.as_str(), cause);
-        let (status, kind, _, code) = read_reply(&mut socket).await.error();
-        assert_eq!((status, kind, code), (504, "timeout".into(), cause.into()));
+        let reply = read_reply(&mut socket).await;
+        let (_, kind, _, code) = reply.error();
+        assert_eq!((kind, code), ("timeout".into(), cause.into()));
+        assert!(reply.head.starts_with(&format!("HTTP/1.1 {expected}\r\n")), "{}", reply.head);
+        // Nobody asks again by himself: not by the status, or not by the header that SDKs obey.
+        assert_eq!((reply.header("x-should-retry").as_deref(), reply.header("retry-after")), (Some("false"), None));
         let run = stand.settled("r1").await;
         assert_eq!(run["outcome"]["kind"], "expired");
         assert!(run["milestones"]["deadline_fired"].is_number());
@@ -129,8 +135,9 @@ async fn rejections_and_failures_keep_their_status() {
         (Cause::OverLimit, 400, "invalid_request_error"),
         (Cause::CannotFit, 400, "invalid_request_error"),
         (Cause::QueueFull, 429, "rate_limit_error"),
-        (Cause::DeadlineUnreachable, 504, "timeout"),
-        (Cause::QueueDeadline, 504, "timeout"),
+        (Cause::DeadlineUnreachable, 503, "timeout"),
+        (Cause::QueueDeadline, 503, "timeout"),
+        (Cause::WorkerDeadline, 504, "timeout"),
         (Cause::DeviceError, 500, "server_error"),
     ];
     let mut stand = default_stand().await;
@@ -143,7 +150,8 @@ async fn rejections_and_failures_keep_their_status() {
             let reply = read_reply(&mut socket).await;
             assert_eq!(reply.error(), (status, kind.into(), None::<&str>.into(), cause.as_str().into()));
             assert_eq!((reply.json()["error"]["message"].as_str(), reply.header("x-request-id")), (Some("so it is"), Some(id.clone())));
-            assert_eq!(reply.header("retry-after").is_some(), cause == Cause::QueueFull);
+            assert_eq!(reply.header("retry-after").is_some(), [429, 503].contains(&status), "{cause}");
+            assert_eq!(reply.header("x-should-retry").is_some(), cause == Cause::WorkerDeadline, "{cause}");
             assert_eq!(stand.settled(&id).await["outcome"]["reason"], "so it is");
         }
     }

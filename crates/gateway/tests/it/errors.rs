@@ -17,6 +17,8 @@ async fn fields_are_refused_by_name() {
         (r#","n":1.5"#, "n"),
         (r#","max_tokens":0"#, "max_tokens"),
         (r#","max_tokens":-1"#, "max_tokens"),
+        (r#","max_completion_tokens":0"#, "max_completion_tokens"),
+        (r#","max_completion_tokens":0,"max_tokens":5"#, "max_completion_tokens"),
         (r#","max_completion_tokens":5000000000"#, "max_completion_tokens"),
         (r#","stop":[1]"#, "stop"),
         (r#","stop":"""#, "stop"),
@@ -107,4 +109,22 @@ async fn models_paths_methods_and_sizes() {
     }
     // An empty model's name means the one there is.
     assert_eq!(ask(stand.addr, "POST", "/v1/chat/completions", "", &chat(r#","model":"","n":99"#)).await.error().2, "n");
+}
+
+/// The HTTP library answers these before they are requests: the status is right, the connection closed, and the next caller is served.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_no_request_gets_a_status_alone() {
+    use tokio::io::AsyncReadExt;
+    let stand = stand(gateway::GatewayConfig { head_bytes_max: 8 << 10, ..Default::default() }).await;
+    let long = format!("GET /health HTTP/1.1\r\nHost: test\r\nX-Long: {}\r\n\r\n", "x".repeat(100 << 10));
+    for (text, status) in [("what is this\r\n\r\n", "400"), ("GET /health HTTP/1.1\r\nno header\r\n\r\n", "400"), (long.as_str(), "431")] {
+        let mut socket = tokio::net::TcpStream::connect(stand.addr).await.expect("connect");
+        // A head that is refused is not read to its end, so its sender may be cut off: what counts is what it is told.
+        let _ = tokio::io::AsyncWriteExt::write_all(&mut socket, text.as_bytes()).await;
+        let mut said = Vec::new();
+        let _ = crate::simulated::soon("the connection is closed", socket.read_to_end(&mut said)).await;
+        let said = String::from_utf8_lossy(&said);
+        assert!(said.is_empty() && status == "431" || said.starts_with(&format!("HTTP/1.1 {status} ")), "{said:?}");
+    }
+    assert_eq!(get(stand.addr, "/health/live").await.status, 200);
 }

@@ -241,7 +241,7 @@ async fn a_stream_is_reset_before_its_request_is_whole() {
     let body = chat("");
     for reason in [Reason::CANCEL, Reason::NO_ERROR] {
         for sent in [body.len() - 5, body.len()] {
-            let Stand { addr, journal, worker, stop: _stop, served: _served } = {
+            let Stand { addr, journal, worker, stop: _stop, served: _served, .. } = {
                 let stand = default_stand().await;
                 let mut tcp = by_hand(&stand, &body.as_bytes()[..sent], false).await;
                 write(&mut tcp, &frame(3, 0, 1, &u32::from(reason).to_be_bytes())).await;

@@ -8,6 +8,7 @@ mod drain;
 mod errors;
 mod http2;
 mod ids;
+mod joining;
 mod leave;
 mod shapes;
 mod simulated;

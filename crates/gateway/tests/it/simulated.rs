@@ -24,6 +24,7 @@ pub struct Stand {
     pub journal: Journal,
     pub worker: Simulated,
     pub stop: Option<oneshot::Sender<()>>,
+    pub hurry: Option<oneshot::Sender<()>>,
     pub served: JoinHandle<Result<(), GatewayError>>,
 }
 
@@ -46,8 +47,16 @@ pub async fn stand(config: GatewayConfig) -> Stand {
     let link = Link { send, up: up_receive, model, worker: WORKER };
     let gateway = Gateway::new(config, link, journal.clone(), GATEWAY);
     let (stop, stopped) = oneshot::channel::<()>();
-    let served = tokio::spawn(async move { gateway.serve(listener, async { drop(stopped.await) }).await });
-    Stand { addr, journal: journal.clone(), worker: Simulated { down, up: Some(up), journal, step: 0 }, stop: Some(stop), served }
+    let (hurry, hurried) = oneshot::channel::<()>();
+    let served = tokio::spawn(async move { gateway.serve(listener, async { drop(stopped.await) }, async { drop(hurried.await) }).await });
+    Stand {
+        addr,
+        journal: journal.clone(),
+        worker: Simulated { down, up: Some(up), journal, step: 0 },
+        stop: Some(stop),
+        hurry: Some(hurry),
+        served,
+    }
 }
 
 pub async fn default_stand() -> Stand {

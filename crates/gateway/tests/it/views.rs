@@ -109,6 +109,8 @@ async fn runs_are_listed_filtered_and_paged() {
     for (query, param) in [("?state=asleep", "state"), ("?limit=0", "limit"), ("?after=zzz", "after"), ("?colour=red", "colour")] {
         let reply = get(stand.addr, &format!("/v1/runs{query}")).await;
         assert_eq!((reply.error().0, reply.error().2), (400, param.into()));
+        let message = reply.json()["error"]["message"].to_string();
+        assert!(param != "state" || message.contains("queued, prefilling, decoding"), "the words are listed: {message}");
     }
     let one = get(stand.addr, "/v1/runs/a").await.json();
     assert_eq!(one, stand.run("a"));

@@ -17,9 +17,10 @@ use lifecycle::Incarnation;
 use lifecycle::message::ModelInfo;
 use model::arch::llama::{Llama, Precision};
 use model::cpu::CpuDevice;
+use model::error::ModelError;
 use model::gguf::Gguf;
 use observe::{Clock, Journal};
-use worker::{Text, Worker, WorkerConfig};
+use worker::{Text, Worker};
 
 use crate::config::ServeConfig;
 use crate::failure::Failure;
@@ -33,7 +34,7 @@ const UP_LIMIT: usize = 1024;
 /// Serves until told to stop.
 ///
 /// # Errors
-/// An address that cannot be listened on, no model, a file that is none, or runs that were left unsettled.
+/// An address that cannot be listened on, no model, a file that is none, runs that were left unsettled, or a second signal.
 pub fn run(config: &ServeConfig, cache: Option<PathBuf>) -> Result<(), Failure> {
     tracing_subscriber::fmt()
         .with_max_level(settings::level(config))
@@ -79,7 +80,11 @@ async fn serve(gateway: &Gateway, listener: TcpListener) -> Result<(), Failure> 
     listener.set_nonblocking(true)?;
     let listener = tokio::net::TcpListener::from_std(listener)?;
     out::line(&format!("listening on http://{address}"))?;
-    gateway.serve(listener, signals.first()).await.map_err(|e| Failure::Other(e.into()))
+    let served = gateway.serve(listener, signals.drain(), signals.at_once()).await;
+    match (signals.code(), served) {
+        (None, served) => served.map_err(|e| Failure::Other(e.into())),
+        (Some(code), served) => Err(Failure::CutShort { code, left: served.err().map(|e| e.to_string()) }),
+    }
 }
 
 fn bind(config: &ServeConfig) -> anyhow::Result<TcpListener> {
@@ -92,7 +97,10 @@ fn start_worker(config: &ServeConfig, path: &Path, journal: &Journal) -> anyhow:
     let gguf = Gguf::open(path).with_context(named)?;
     let text = Text::load(&gguf).with_context(named)?;
     let llama = Llama::load(&gguf, Precision::Fast).with_context(named)?;
-    let device = CpuDevice::new(Arc::new(llama), settings::device(config)).context("cannot start the device")?;
+    let device = CpuDevice::new(Arc::new(llama), settings::device(config)).map_err(|e| {
+        let option = if matches!(e, ModelError::Pool { .. }) { "; lower kv_blocks" } else { "" };
+        anyhow::Error::from(e).context(format!("cannot start the device{option}"))
+    })?;
     let id = model_id(path);
     tracing::info!(model = %id, isa = device.isa().name(), threads = config.threads.get(), blocks = config.kv_blocks, "model loaded");
     let info = ModelInfo {
@@ -102,7 +110,7 @@ fn start_worker(config: &ServeConfig, path: &Path, journal: &Journal) -> anyhow:
         created: SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_secs()),
     };
     let incarnation = incarnation();
-    let settings = WorkerConfig { incarnation, engine: settings::engine(config, &id), tokenise_threads: config.tokenise_threads as usize };
+    let settings = settings::worker(config, &id, incarnation);
     let (up, from_worker) = tokio::sync::mpsc::channel(UP_LIMIT);
     let worker = worker::start(settings, Box::new(device), Arc::new(text), journal.clone(), up).context("cannot start the worker")?;
     let send = worker.sender();

@@ -106,10 +106,12 @@ options! {
         "Longest wait to be scheduled; then the run expires with `queue_deadline`.";
     gateway_deadline_ms: u64, "MILLISECONDS" = 600_000,
         "Longest life of a run; then it expires with `gateway_deadline`.";
+    worker_deadline_ms: u64, "MILLISECONDS" = 3_600_000,
+        "Longest that the worker keeps a run, whatever its gateway says; then it expires with `worker_deadline`.";
     client_deadline_max_ms: u64, "MILLISECONDS" = 86_400_000,
         "Largest deadline that a caller may name.";
     drain_ms: u64, "MILLISECONDS" = 10_000,
-        "How long runs may go on after SIGINT or SIGTERM; what is left then is cancelled with `shutdown`. A second signal ends the process at once.";
+        "How long runs may go on after SIGINT or SIGTERM; what is left then is cancelled with `shutdown`, as it is at once by a second signal. Until then runs can be watched and cancelled, and new ones are refused.";
     settle_ms: u64, "MILLISECONDS" = 5_000,
         "How long, after the drain, cancelled runs may take to settle and callers to take their last bytes.";
     body_bytes_max: usize, "BYTES" = 4 << 20,
@@ -126,6 +128,10 @@ options! {
         "Most live calls; a further one is rejected with `queue_full`.";
     stream_buffer_events: usize, "NUMBER" = 1024,
         "Most events kept for a caller that does not read; one more and the run is cancelled with `client_stalled`.";
+    replay_events_max: usize, "NUMBER" = 4096,
+        "Most events of an answer kept for requests that join its run with the same `Idempotency-Key`; a run that has said more cannot be joined.";
+    readers_max: usize, "NUMBER" = 8,
+        "Most callers that read one run at once, having joined it with the same `Idempotency-Key`.";
     send_buffer_bytes: usize, "BYTES" = 128 << 10,
         "Kernel send buffer of a connection, an eighth of it for bytes that are not sent yet. Small, so that a caller that does not read is noticed.";
     unread_max_ms: u64, "MILLISECONDS" = 60_000,
@@ -157,7 +163,7 @@ impl ServeConfig {
     /// # Errors
     /// The first option that is out of range.
     pub fn check(&self) -> Result<(), ConfigError> {
-        let at_least_one: [(&'static str, u64); 11] = [
+        let at_least_one: [(&'static str, u64); 12] = [
             ("kv_blocks", self.kv_blocks.into()),
             ("step_tokens", self.step_tokens.into()),
             ("max_running", self.max_running.into()),
@@ -169,6 +175,7 @@ impl ServeConfig {
             ("calls_max", self.calls_max as u64),
             ("stream_buffer_events", self.stream_buffer_events as u64),
             ("unread_max_ms", self.unread_max_ms),
+            ("readers_max", self.readers_max as u64),
         ];
         for (name, value) in at_least_one {
             if value == 0 {

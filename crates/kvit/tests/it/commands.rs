@@ -86,6 +86,17 @@ fn a_file_that_is_no_gguf_is_refused_by_name() {
 }
 
 #[test]
+fn a_pool_that_no_memory_holds_names_its_option_and_its_reason_once() {
+    let dir = tempfile::tempdir().unwrap();
+    let model = crate::server::tiny_model();
+    let args = ["serve", "--port", "0", "--kv-blocks", "4294967295", "--log", "off", "--model", model.to_str().unwrap()];
+    let said = said(kvit(dir.path(), &args).output().unwrap());
+    assert_eq!((said.code, said.out.as_str()), (1, ""));
+    assert!(said.err.contains("lower kv_blocks") && said.err.contains("a pool of 4294967295 blocks takes"), "{}", said.err);
+    assert_eq!(said.err.matches("os error").count(), 1, "{}", said.err);
+}
+
+#[test]
 fn the_estimate_is_a_product_and_says_that_it_is_no_bound() {
     let text = run(&["estimate", "--rate", "40", "--latency", "0.25,0.15,0.10"]);
     assert_eq!(text.code, 0);
@@ -95,4 +106,11 @@ fn the_estimate_is_a_product_and_says_that_it_is_no_bound() {
     assert!((json["tokens"].as_f64().unwrap() - 20.0).abs() < 1e-9 && json["is_bound"] == false);
     assert_eq!(run(&["estimate", "--rate", "nan", "--latency", "1"]).code, 2);
     assert_eq!(run(&["estimate", "--rate", "1", "--latency", "1,inf"]).code, 2);
+    for (args, said) in [
+        (["--rate", "-1", "--latency", "1"], "kvit: --rate -1: must be 0 or more tokens a second\n"),
+        (["--rate", "1", "--latency", "-2,1"], "kvit: --latency -2: must be 0 or more seconds\n"),
+    ] {
+        let refused = run(&[&["estimate"], &args[..]].concat());
+        assert_eq!((refused.code, refused.err.as_str()), (2, said));
+    }
 }

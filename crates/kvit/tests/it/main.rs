@@ -1,9 +1,12 @@
 //! The binary as a person or a script meets it: real processes, their output and their exit codes.
 
 mod commands;
+mod deadlines;
 mod documents;
+mod drain;
 mod http2;
 mod http2_leaving;
+mod joining;
 mod lab;
 mod leaky;
 mod leaving;

@@ -11,6 +11,9 @@ use serde_json::{Value, json};
 /// Longest wait for anything that a test waits for.
 pub const PATIENCE: Duration = Duration::from_secs(60);
 
+/// Positions of a run of the lasting model.
+pub const LASTING_CONTEXT: u32 = 16_000;
+
 /// A `kvit serve` of its own on a free port; ended by its process id when dropped.
 pub struct Server {
     child: Child,
@@ -42,7 +45,28 @@ pub fn slow_model() -> PathBuf {
     .clone()
 }
 
-/// What makes it slow, whatever the machine can do.
+/// A tiny model that takes its time: its longest run outlasts every test that only needs a run to be under way.
+pub fn lasting_model() -> PathBuf {
+    static PATH: std::sync::OnceLock<PathBuf> = std::sync::OnceLock::new();
+    PATH.get_or_init(|| {
+        let path = tiny_model().with_file_name("lasting.gguf");
+        let spec = model::tiny::TinySpec {
+            layers: 12,
+            embedding: 256,
+            heads: 8,
+            kv_heads: 4,
+            head_dim: 32,
+            ffn: 1024,
+            context: LASTING_CONTEXT,
+            ..Default::default()
+        };
+        model::tiny::write(&path, &spec).expect("the lasting model can be written");
+        path
+    })
+    .clone()
+}
+
+/// What makes the slow one slow, whatever the machine can do.
 pub const SLOW: [&str; 6] = ["--isa", "scalar", "--threads", "1", "--step-tokens", "32"];
 
 /// About 5,000 tokens of the tiny models, of which the prefix index knows nothing yet.
@@ -153,18 +177,28 @@ impl Server {
         fields[11].parse::<u64>().unwrap_or(0) + fields[12].parse::<u64>().unwrap_or(0)
     }
 
-    /// Sends SIGTERM and waits for the end; the exit status's success.
-    pub fn terminate(mut self) -> bool {
-        let status = Command::new("kill").args(["-TERM", &self.pid().to_string()]).status().expect("kill runs");
+    /// Sends a signal: `TERM` or `INT`.
+    pub fn signal(&self, name: &str) {
+        let status = Command::new("kill").args([&format!("-{name}"), &self.pid().to_string()]).status().expect("kill runs");
         assert!(status.success());
+    }
+
+    /// Waits for the end; the exit code, if there is one.
+    pub fn ended(mut self) -> Option<i32> {
         let since = Instant::now();
         while since.elapsed() < PATIENCE {
             if let Some(status) = self.child.try_wait().expect("it can be waited for") {
-                return status.success();
+                return status.code();
             }
             std::thread::sleep(Duration::from_millis(5));
         }
-        false
+        panic!("the process did not end");
+    }
+
+    /// Sends SIGTERM and waits for the end; the exit status's success.
+    pub fn terminate(self) -> bool {
+        self.signal("TERM");
+        self.ended() == Some(0)
     }
 }
 
@@ -227,8 +261,20 @@ impl Caller {
     }
 
     /// Asks over a connection that is there already.
-    pub fn over(mut stream: TcpStream, path: &str, id: &str, body: &Value) -> Caller {
-        send(&mut stream, "POST", path, Some(id), Some(body), false);
+    pub fn over(stream: TcpStream, path: &str, id: &str, body: &Value) -> Caller {
+        Caller::send_with(stream, path, id, "", body)
+    }
+
+    /// With further headers, each with its line's end.
+    pub fn post_with(server: &Server, path: &str, id: &str, headers: &str, body: &Value) -> Caller {
+        Caller::send_with(server.connect(), path, id, headers, body)
+    }
+
+    fn send_with(mut stream: TcpStream, path: &str, id: &str, headers: &str, body: &Value) -> Caller {
+        let body = body.to_string();
+        let length = body.len();
+        let text = format!("POST {path} HTTP/1.1\r\nHost: t\r\nX-Request-Id: {id}\r\n{headers}Content-Length: {length}\r\n\r\n{body}");
+        stream.write_all(text.as_bytes()).expect("the request can be sent");
         let reader = BufReader::new(stream.try_clone().expect("a socket can be cloned"));
         Caller { stream: Some(stream), reader }
     }
@@ -252,6 +298,37 @@ impl Caller {
                 None => {}
             }
         }
+    }
+
+    /// The whole answer of a call that does not stream: status and body.
+    pub fn answer(&mut self) -> (u16, Value) {
+        let (status, body) = self.answer_or_events();
+        (status, body.expect("no stream of events"))
+    }
+
+    /// The whole answer: status, and the body or the events of a stream with its `[DONE]`, if it has one.
+    pub fn answer_or_events(&mut self) -> (u16, Result<Value, Vec<String>>) {
+        let mut head = String::new();
+        while !head.ends_with("\r\n\r\n") {
+            assert!(self.reader.read_line(&mut head).expect("the answer can be read") > 0, "closed in the head: {head}");
+        }
+        let head = head.to_lowercase();
+        let status = head.split(' ').nth(1).and_then(|s| s.parse().ok()).expect("an answer has a status");
+        if head.contains("content-type: text/event-stream") {
+            let mut events: Vec<String> = Vec::new();
+            let mut line = String::new();
+            // The last chunk is empty; the connection lives on.
+            while line.trim_end() != "0" {
+                line.clear();
+                assert!(self.reader.read_line(&mut line).expect("the stream can be read") > 0, "closed in the stream: {events:?}");
+                events.extend(line.trim_end().strip_prefix("data: ").map(str::to_owned));
+            }
+            return (status, Err(events));
+        }
+        let length = head.lines().find_map(|l| l.strip_prefix("content-length:")).and_then(|n| n.trim().parse().ok());
+        let mut body = vec![0; length.expect("the answer has a length")];
+        self.reader.read_exact(&mut body).expect("the body can be read");
+        (status, Ok(serde_json::from_slice(&body).expect("the answer is JSON")))
     }
 
     /// Reads until `n` events with content have come; returns the text.

@@ -75,6 +75,14 @@ fn another_kind_of_answer_is_a_failure_with_its_reason() {
 }
 
 #[test]
+fn a_question_that_the_server_refuses_is_wrong_usage() {
+    let refusal = r#"{"error":{"message":"state: must be one of queued, ended","type":"invalid_request_error"}}"#;
+    let (said, asked) = ask("400 Bad Request", refusal, &["runs", "--state", "foo"]);
+    assert_eq!((said.code, said.err.as_str()), (2, "kvit: state: must be one of queued, ended\n"));
+    assert_eq!(asked, "GET /v1/runs?limit=20&state=foo HTTP/1.1");
+}
+
+#[test]
 fn filters_and_block_lists_are_asked_for() {
     let list = r#"{"object":"list","data":[{"id":"r","state":"ended","released":true}],"has_more":false}"#;
     let (said, asked) = ask("200 OK", list, &["runs", "--outcome", "cancelled", "--cause", "client_closed", "--limit", "5"]);

@@ -77,7 +77,7 @@ impl Rig {
         let journal = Journal::new(Clock::start(), Limits::default());
         let (send, up) = tokio::sync::mpsc::channel(1 << 16);
         let engine = EngineConfig { step_tokens: sizes.step_tokens, max_running: sizes.max_running, ..EngineConfig::default() };
-        let config = WorkerConfig { incarnation: WORKER, engine, tokenise_threads: 1 };
+        let config = WorkerConfig { incarnation: WORKER, engine, tokenise_threads: 1, deadline: PATIENCE * 60 };
         let worker = worker::start(config, Box::new(device), text, journal.clone(), send).expect("the worker starts");
         Rig { worker: Some(worker), up, journal, seen: HashMap::new(), snapshots: HashMap::new(), numbers: HashMap::new(), asks: 0 }
     }

@@ -4,9 +4,11 @@ use std::time::Duration;
 
 use engine::EngineConfig;
 use gateway::GatewayConfig;
+use lifecycle::Incarnation;
 use model::cpu::CpuOptions;
 use observe::Limits;
 use tracing_subscriber::filter::LevelFilter;
+use worker::WorkerConfig;
 
 use crate::config::{LogLevel, ServeConfig};
 
@@ -25,6 +27,8 @@ pub fn gateway(config: &ServeConfig) -> GatewayConfig {
         calls_max: config.calls_max,
         queue_max: config.queue_limit as usize,
         stream_buffer_events: config.stream_buffer_events,
+        replay_events_max: config.replay_events_max,
+        readers_max: config.readers_max,
         send_buffer_bytes: config.send_buffer_bytes,
         unread_max: ms(config.unread_max_ms),
         gateway_deadline: ms(config.gateway_deadline_ms),
@@ -42,8 +46,18 @@ pub fn gateway(config: &ServeConfig) -> GatewayConfig {
     }
 }
 
+/// The worker's limits, the engine's among them.
+pub fn worker(config: &ServeConfig, model: &str, incarnation: Incarnation) -> WorkerConfig {
+    WorkerConfig {
+        incarnation,
+        engine: engine(config, model),
+        tokenise_threads: config.tokenise_threads as usize,
+        deadline: Duration::from_millis(config.worker_deadline_ms),
+    }
+}
+
 /// The engine's limits; `model` is the revision that prefixes belong to.
-pub fn engine(config: &ServeConfig, model: &str) -> EngineConfig {
+fn engine(config: &ServeConfig, model: &str) -> EngineConfig {
     EngineConfig {
         model: model.to_owned(),
         step_tokens: config.step_tokens,

@@ -1,0 +1,66 @@
+//! The table with two tenants, which no request can name yet: the same id is two runs, and neither sees the other.
+
+use std::sync::{Arc, Mutex};
+
+use lifecycle::message::{Down, From, ModelInfo, Prompt};
+use lifecycle::params::Params;
+use lifecycle::{Cause, Incarnation, RunId, RunKey, Tenant};
+use observe::{Clock, Journal, Limits, RunFilter};
+
+use super::Order;
+use crate::GatewayConfig;
+use crate::calls::Calls;
+use crate::conn::ConnState;
+
+fn table() -> (Arc<Calls>, Arc<Mutex<Vec<Down>>>) {
+    let sent = Arc::new(Mutex::new(Vec::new()));
+    let keep = sent.clone();
+    let send = move |message: From<Down>| {
+        keep.lock().expect("no panic").push(message.message);
+        Ok(())
+    };
+    let model = ModelInfo { id: "tiny".into(), context: 512, default_max_tokens: 64, created: 0 };
+    let journal = Journal::new(Clock::start(), Limits::default());
+    let calls = Calls::new(GatewayConfig::default(), journal, (model, Incarnation(1)), Incarnation(2), Box::new(send));
+    (Arc::new(calls), sent)
+}
+
+fn order(tenant: &str, id: &str) -> Order {
+    Order {
+        tenant: Tenant::parse(tenant).expect("a name"),
+        requested: Some(RunId::parse(id).expect("an id")),
+        prompt: Prompt::Text("x".into()),
+        params: Params::default(),
+        timeout: None,
+        stream: false,
+        joining: None,
+    }
+}
+
+// contract: C-1 C-30
+#[test]
+fn an_id_is_taken_within_its_tenant_and_cancelled_within_it() {
+    let (calls, sent) = table();
+    let conn = Arc::new(ConnState::new(1, calls.clone()));
+    let open = |tenant, id| calls.open(order(tenant, id), &conn).unwrap_or_else(|why| panic!("{why:?}"));
+    let (one, two, again) = (open("one", "a").reader, open("two", "a").reader, open("one", "a").reader);
+    let name = |key: &RunKey| format!("{key:?}");
+    assert_eq!([name(&one.key), name(&two.key), name(&again.key)], ["one:a", "two:a", "one:a~2"]);
+
+    let key = |tenant: &str, id: &str| RunKey { tenant: Tenant::parse(tenant).expect("a name"), run: RunId::parse(id).expect("an id") };
+    assert!(calls.cancel(&key("three", "a")).is_none() && calls.cancel(&key("two", "a~2")).is_none());
+    assert!(calls.cancel(&key("two", "a")).is_some());
+    let cancelled: Vec<String> = sent
+        .lock()
+        .expect("no panic")
+        .iter()
+        .filter_map(|m| match m {
+            Down::Cancel { attempt, cause: Cause::CancelRequested, .. } => Some(name(&attempt.key)),
+            _ => None,
+        })
+        .collect();
+    assert_eq!(cancelled, ["two:a"]);
+    let listed =
+        |tenant: &str| calls.journal.runs(&Tenant::parse(tenant).expect("a name"), &RunFilter::default()).expect("a page").data.len();
+    assert_eq!([listed("one"), listed("two"), listed("three")], [2, 1, 0]);
+}

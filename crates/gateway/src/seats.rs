@@ -1,0 +1,227 @@
+//! Who reads a run's answer: the caller that asked for it, and whoever joined with the same `Idempotency-Key`, each with a queue of its own.
+//!
+//! A run that can be joined keeps what it has said, so that a later reader gets the same from the first event on. What was delivered is what
+//! the furthest reader took: an answer that two callers read is one answer.
+//!
+//! Invariant: a seat that is over never comes back; the run is nobody's once all seats are over.
+// contract: C-6 C-26 C-28
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use lifecycle::Time;
+use lifecycle::message::Delta;
+
+use crate::conn::ConnState;
+use crate::feed::{Feed, FeedEnd, Item, feed};
+
+/// Names a reader within its run.
+pub(crate) type SeatId = u32;
+
+struct Seat {
+    id: SeatId,
+    conn: Arc<ConnState>,
+    /// Where its answer goes; `None` once nothing more is sent.
+    feed: Option<Feed>,
+    over: bool,
+    /// Tokens in frames that hyper took.
+    taken: u64,
+    /// When it was last seen to take something, or had nothing to take; and the queue's count at that time.
+    read: (Time, usize),
+}
+
+/// The readers of one run.
+pub(crate) struct Seats {
+    list: Vec<Seat>,
+    last: SeatId,
+    /// Everything said so far, if the run can be joined and it was not too much.
+    kept: Option<Vec<Item>>,
+    kept_max: usize,
+    /// Tokens that the furthest reader took.
+    taken: u64,
+    /// Somebody took a part of an answer that is delivered as one.
+    begun: bool,
+    /// Somebody got all of it with its proper end.
+    complete: bool,
+}
+
+impl Seats {
+    /// No readers yet. With `kept_max`, up to so many items are kept for those who join.
+    pub(crate) fn new(kept_max: Option<usize>) -> Seats {
+        Seats {
+            list: Vec::new(),
+            last: 0,
+            kept: kept_max.map(|_| Vec::new()),
+            kept_max: kept_max.unwrap_or(0),
+            taken: 0,
+            begun: false,
+            complete: false,
+        }
+    }
+
+    /// A further reader, with everything that was said before. `None` if that is not known any more.
+    pub(crate) fn join(&mut self, conn: &Arc<ConnState>, limit: usize, now: Time) -> Option<(SeatId, FeedEnd)> {
+        let kept = match &self.kept {
+            Some(kept) => kept.as_slice(),
+            None if self.list.is_empty() => &[],
+            None => return None,
+        };
+        let (feed, end) = feed(limit + kept.len());
+        kept.iter().cloned().for_each(|item| feed.send(item));
+        self.last += 1;
+        self.list.push(Seat { id: self.last, conn: conn.clone(), feed: Some(feed), over: false, taken: 0, read: (now, 0) });
+        Some((self.last, end))
+    }
+
+    /// Readers that are not over.
+    pub(crate) fn open(&self) -> usize {
+        self.list.iter().filter(|s| !s.over).count()
+    }
+
+    /// Whether this reader is still there.
+    pub(crate) fn is_open(&self, seat: SeatId) -> bool {
+        self.list.iter().any(|s| s.id == seat && !s.over)
+    }
+
+    /// Whether a reader on this connection is still there.
+    pub(crate) fn reads_on(&self, connection: u64) -> bool {
+        self.list.iter().any(|s| s.conn.id == connection && !s.over)
+    }
+
+    /// Whether a reader ever was on this connection.
+    pub(crate) fn has(&self, connection: u64) -> bool {
+        self.list.iter().any(|s| s.conn.id == connection)
+    }
+
+    /// Whether anybody is still sent anything.
+    pub(crate) fn is_fed(&self) -> bool {
+        self.list.iter().any(|s| s.feed.is_some())
+    }
+
+    /// Whether anybody got anything of it.
+    pub(crate) fn has_begun(&self) -> bool {
+        self.begun || self.taken > 0
+    }
+
+    /// Whether somebody got all of it with its proper end.
+    pub(crate) fn is_complete(&self) -> bool {
+        self.complete
+    }
+
+    fn keep(&mut self, item: impl FnOnce() -> Item) {
+        if self.kept.as_ref().is_some_and(|kept| kept.len() >= self.kept_max) {
+            self.kept = None;
+        }
+        if let Some(kept) = &mut self.kept {
+            kept.push(item());
+        }
+    }
+
+    /// Sends what must get through to everybody.
+    pub(crate) fn send(&mut self, item: &Item, now: Time) {
+        self.keep(|| item.clone());
+        for seat in &mut self.list {
+            seat.read.0 = now;
+            if let Some(feed) = &seat.feed {
+                feed.send(item.clone());
+            }
+        }
+    }
+
+    /// Sends a piece to everybody; those who have no room for it are returned.
+    pub(crate) fn push(&mut self, delta: Delta, now: Time) -> Vec<(SeatId, Arc<ConnState>)> {
+        self.keep(|| Item::Delta(delta.clone()));
+        let mut stalled = Vec::new();
+        let mut left = self.list.iter().filter(|s| s.feed.is_some()).count();
+        let mut delta = Some(delta);
+        for seat in &mut self.list {
+            let Some(feed) = &seat.feed else { continue };
+            if feed.waiting() == 0 {
+                seat.read.0 = now;
+            }
+            left -= 1;
+            // The last one, nearly always the only one, gets the piece itself.
+            let piece = if left == 0 { delta.take() } else { delta.clone() };
+            if piece.is_some_and(|piece| !feed.push(piece)) {
+                stalled.push((seat.id, seat.conn.clone()));
+            }
+        }
+        stalled
+    }
+
+    /// Sends the last item to everybody, and nothing after it.
+    pub(crate) fn dismiss(&mut self, item: &Item) {
+        self.list.iter_mut().filter_map(|s| s.feed.take()).for_each(|feed| feed.send(item.clone()));
+    }
+
+    /// Nothing more is sent or kept.
+    pub(crate) fn close(&mut self) {
+        self.list.iter_mut().for_each(|s| s.feed = None);
+        self.kept = None;
+    }
+
+    /// A reader took a frame. How many more tokens the furthest reader has by that.
+    pub(crate) fn take(&mut self, seat: SeatId, tokens: u32, now: Time) -> u32 {
+        let Some(seat) = self.list.iter_mut().find(|s| s.id == seat) else { return 0 };
+        seat.read.0 = now;
+        if seat.over {
+            return 0;
+        }
+        seat.taken += u64::from(tokens);
+        let more = seat.taken.saturating_sub(self.taken);
+        self.taken += more;
+        u32::try_from(more).unwrap_or(u32::MAX)
+    }
+
+    /// A reader took a part of a whole answer, which shows no token without the rest.
+    pub(crate) fn take_part(&mut self, seat: SeatId, now: Time) {
+        let Some(seat) = self.list.iter_mut().find(|s| s.id == seat) else { return };
+        seat.read.0 = now;
+        self.begun |= !seat.over;
+    }
+
+    /// A reader came to the end of its answer.
+    pub(crate) fn finish(&mut self, seat: SeatId, complete: bool) {
+        if let Some(seat) = self.list.iter_mut().find(|s| s.id == seat && !s.over) {
+            seat.over = true;
+            self.complete |= complete;
+        }
+    }
+
+    /// A reader is gone: its last item is `last`.
+    pub(crate) fn leave(&mut self, seat: SeatId, last: &Item) {
+        if let Some(seat) = self.list.iter_mut().find(|s| s.id == seat) {
+            seat.over = true;
+            seat.feed.take().into_iter().for_each(|feed| feed.send(last.clone()));
+        }
+    }
+
+    /// The readers on a connection.
+    pub(crate) fn on(&self, connection: u64) -> Vec<SeatId> {
+        self.list.iter().filter(|s| s.conn.id == connection).map(|s| s.id).collect()
+    }
+
+    /// Readers for whom something has waited for too long.
+    pub(crate) fn unread(&mut self, ended: bool, max: Duration, now: Time) -> Vec<(SeatId, Arc<ConnState>)> {
+        let mut unread = Vec::new();
+        for seat in self.list.iter_mut().filter(|s| !s.over) {
+            let (waiting, popped) = seat.feed.as_ref().map_or((0, 0), |feed| (feed.waiting(), feed.popped()));
+            if waiting == 0 && !ended {
+                continue;
+            }
+            if popped != seat.read.1 {
+                seat.read = (now, popped);
+            }
+            if now.since(seat.read.0) >= max {
+                unread.push((seat.id, seat.conn.clone()));
+            }
+        }
+        unread
+    }
+
+    /// When the first reader's time may be over.
+    pub(crate) fn due(&self, max: Duration, now: Time) -> Option<Time> {
+        // A reader's time may be over while there is nothing to read: then the regular look is soon enough.
+        self.list.iter().filter(|s| !s.over).map(|s| s.read.0.after(max)).filter(|at| *at > now).min()
+    }
+}

@@ -16,7 +16,7 @@ const BODY_BYTES_MAX: u64 = 256 << 20;
 /// Asks `GET {server}{path}` for JSON.
 ///
 /// # Errors
-/// `Usage` for an address that is none, `Unreachable` if nobody answers, `NotFound` for 404, else what the server said.
+/// `Usage` for an address that is none, `Unreachable` if nobody answers, `NotFound` for 404 and 410, else what the server said.
 pub fn get(server: &str, path: &str) -> Result<Value, Failure> {
     let base = server.trim_end_matches('/');
     if !base.starts_with("http://") {
@@ -40,7 +40,7 @@ pub fn get(server: &str, path: &str) -> Result<Value, Failure> {
     let parsed: Option<Value> = serde_json::from_str(&text).ok();
     match (status, parsed) {
         (200, Some(json)) => Ok(json),
-        (404, json) => Err(Failure::NotFound(said(json).unwrap_or_else(|| format!("{base}{path}: not found")))),
+        (404 | 410, json) => Err(Failure::NotFound(said(json).unwrap_or_else(|| format!("{base}{path}: not found")))),
         (_, json) => {
             let said = said(json).unwrap_or_else(|| "the answer is no JSON: is this a kvit server?".to_owned());
             Err(Failure::Other(anyhow::anyhow!("{base}{path}: status {status}: {said}")))

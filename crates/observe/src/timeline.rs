@@ -112,15 +112,20 @@ impl Page<'_> {
             t("overrun")
         );
         let phase = match facts.text("/phase_at_disconnect") {
-            phase if phase == "-" => "nobody left".to_owned(),
-            phase => format!("abandoned in phase {phase}"),
+            phase if phase == "-" => "phase   nobody left".to_owned(),
+            phase => format!("phase   {phase}, when abandonment was first seen"),
+        };
+        let layers = match facts.count("/steps/layers_dropped") {
+            0 => String::new(),
+            layers => format!(", {layers} layers of a dropped step"),
         };
         let waste = format!(
-            "waste   tokens {}, prompt tokens {}, steps {} of {}; {phase}",
+            "waste   tokens {}, prompt tokens {}, steps {} of {}{}",
             t("after_disconnect"),
             t("prompt_computed_after_disconnect"),
             facts.text("/steps/after_disconnect"),
-            facts.text("/steps/total")
+            facts.text("/steps/total"),
+            layers
         );
         let waste = if facts.wasted() { self.ink(Ink::Red, &waste) } else { waste };
         let blocks = format!(
@@ -129,7 +134,7 @@ impl Page<'_> {
             facts.text("/blocks/peak"),
             facts.text("/blocks/shared")
         );
-        self.line(format_args!("{tokens}\n{waste}\n{blocks}"));
+        self.line(format_args!("{tokens}\n{waste}\n{phase}\n{blocks}"));
         let won = facts.text("/outcome/cause");
         for cause in facts.superseded() {
             self.line(format_args!("late    {cause} (after {won} had won; it changed nothing)"));

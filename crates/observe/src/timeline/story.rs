@@ -9,7 +9,7 @@ use super::facts::{Facts, Lane};
 const MARGIN: usize = 11 + 1 + 9 + 2;
 /// Columns of the client's lane, and least columns of the gateway's: its longest milestone with its mark and an arrow.
 const CLIENT: usize = 10;
-const GATEWAY_MIN: usize = 22;
+const GATEWAY_MIN: usize = 23;
 
 struct Story<'a> {
     facts: Facts<'a>,
@@ -82,7 +82,7 @@ impl Story<'_> {
         let lines = [(tokens, format!("╳ {tokens} token{plural} wasted")), (prompt, format!("╳ {prompt} prompt wasted"))];
         let mut lines: Vec<String> = lines.into_iter().filter(|(n, _)| *n > 0).map(|(_, line)| line).collect();
         if lines.is_empty() {
-            lines.push("╳ part of a step".to_owned());
+            lines.push(format!("╳ {} layers wasted", self.facts.count("/steps/layers_dropped")));
         }
         for line in lines {
             let mut cells = self.quiet();

@@ -105,6 +105,9 @@ fn what_was_wasted_stands_between_the_cancel_and_the_last_step() {
     let shown = render_timeline(&frugal, 80, false);
     let marks = shown.matches('╳').count();
     assert_eq!(marks, 3, "the leaving in both drawings and the legend, and nothing computed in vain:\n{shown}");
+    frugal["steps"] = json!({"total": 19, "after_disconnect": 1, "layers_dropped": 12});
+    let shown = render_timeline(&frugal, 80, false);
+    assert!(shown.contains("╳ 12 layers wasted") && shown.contains("steps 1 of 19, 12 layers of a dropped step"), "{shown}");
     *frugal.pointer_mut("/tokens/prompt_computed_after_disconnect").expect("a count") = json!(256);
     assert!(story(&frugal, 80).iter().any(|l| l.contains("╳ 256 prompt wasted")));
 }

@@ -13,7 +13,7 @@ use super::stage::Stage;
 const READ: usize = 12;
 /// Tokens of a long prompt.
 const LONG: u64 = 3000;
-/// How often a caller tries to leave in the middle of a prefill: on a quick machine it may be over before the caller has gone.
+/// How often a scene is played whose runs were over too soon.
 const TRIES: u32 = 3;
 /// Sequences that the server schedules at once (its `max_running`): so many runs fill it.
 const PLACES: usize = 3;
@@ -81,23 +81,35 @@ fn decode(stage: &Stage<'_>) -> anyhow::Result<Found> {
 }
 
 fn prefill(stage: &Stage<'_>) -> anyhow::Result<Found> {
-    let mut found = Found::default();
-    for attempt in 1..=TRIES {
+    in_time(|attempt| {
         let id = format!("prefill-{attempt}");
         let caller = stage.ask(&id, &stage.long_prompt(&id, LONG), 20, true)?;
         stage.wait(&id, "begin its prefill", |run| run["milestones"]["prefill_start"].is_number())?;
         caller.close();
         let run = stage.settled(&id)?;
-        let in_time = run["phase_at_disconnect"] == "prefill";
-        found.runs.insert(0, run);
+        let (in_time, generated, prompt) =
+            (run["phase_at_disconnect"] == "prefill", run["tokens"]["generated"].clone(), run["tokens"]["prompt"].clone());
+        let mut found = Found::about(run);
+        found.check_cancelled("client_closed", &["prefill"]);
+        found.check(generated == 0, format!("{prompt} tokens of prompt, {generated} generated"));
+        Ok((found, in_time))
+    })
+}
+
+/// Plays a scene again if what it shows was over before its caller had gone, which a quick server or a busy machine can bring about. The
+/// runs of every try are told.
+fn in_time(mut play: impl FnMut(u32) -> anyhow::Result<(Found, bool)>) -> anyhow::Result<Found> {
+    let mut before = Vec::new();
+    for attempt in 1..TRIES {
+        let (mut found, in_time) = play(attempt)?;
         if in_time {
-            break;
+            found.runs.append(&mut before);
+            return Ok(found);
         }
+        before.append(&mut found.runs);
     }
-    found.check_cancelled("client_closed", &["prefill"]);
-    let run = found.runs[0].clone();
-    let generated = run["tokens"]["generated"].as_u64();
-    found.check(generated == Some(0), format!("{} tokens of prompt, no token generated", run["tokens"]["prompt"]));
+    let (mut found, _) = play(TRIES)?;
+    found.runs.append(&mut before);
     Ok(found)
 }
 
@@ -172,4 +184,25 @@ fn silent(stage: &Stage<'_>) -> anyhow::Result<Found> {
 
 fn seconds(time: Duration) -> f64 {
     time.as_secs_f64()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_scene_is_played_again_only_if_it_was_over_too_soon_and_every_try_is_told() {
+        let play = |good: u32| {
+            let mut played = 0;
+            let found = in_time(|attempt| {
+                played = attempt;
+                Ok((Found::about(json!(attempt)), attempt == good))
+            });
+            (played, found.expect("played").runs)
+        };
+        assert_eq!(play(1), (1, vec![json!(1)]));
+        assert_eq!(play(2), (2, vec![json!(2), json!(1)]));
+        assert_eq!(play(99), (TRIES, vec![json!(3), json!(1), json!(2)]), "the last try counts as it is");
+        assert!(in_time(|_| anyhow::bail!("broke off")).is_err());
+    }
 }

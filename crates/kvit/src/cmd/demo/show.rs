@@ -105,9 +105,9 @@ impl Page {
     pub fn summary(self, played: &[Played]) -> String {
         let row = |cells: [&str; 6]| {
             let [number, scene, cause, ms, wasted, account] = cells;
-            format!("{number:<3}{scene:<15}{cause:<25}{ms:>14}{wasted:>9}  {account:<8}")
+            format!("{number:<3}{scene:<14}{cause:<24}{ms:>12}{wasted:>15}  {account:<8}")
         };
-        let mut out = self.ink(1, row(["", "scene", "how it ended", "released after", "wasted", "account"]).trim_end());
+        let mut out = self.ink(1, row(["", "scene", "how it ended", "released in", "tokens wasted", "account"]).trim_end());
         for (i, played) in played.iter().enumerate() {
             let run = played.found.as_ref().ok().and_then(|f| f.runs.first());
             let text = |at: &str| run.and_then(|r| r.pointer(at)).and_then(Value::as_str).unwrap_or("-").to_owned();
@@ -118,8 +118,11 @@ impl Page {
             };
             let ms = run.and_then(released_after).map_or("-".to_owned(), |ms| format!("{ms:.3} ms"));
             let count = |run: &Value, name: &str| run["tokens"][name].as_u64().unwrap_or(0);
-            let wasted =
-                run.map_or("-".to_owned(), |r| (count(r, "after_disconnect") + count(r, "prompt_computed_after_disconnect")).to_string());
+            let wasted = run.map_or("-".to_owned(), |r| {
+                let tokens = count(r, "after_disconnect") + count(r, "prompt_computed_after_disconnect");
+                let layers = r["steps"]["layers_dropped"].as_u64().filter(|n| *n > 0);
+                layers.map_or(tokens.to_string(), |n| format!("{tokens} + {n} layers"))
+            });
             let account = if played.account_equal() { "equal" } else { "DIFFERS" };
             let mark = if played.passed() { self.ink(32, "✓") } else { self.ink(31, "✗") };
             out += &format!("\n{}{mark}", row([&(i + 1).to_string(), played.scene.name, &cause, &ms, &wasted, account]));

@@ -117,7 +117,7 @@ impl Page<'_> {
         };
         let layers = match facts.count("/steps/layers_dropped") {
             0 => String::new(),
-            layers => format!(", {layers} layers of a dropped step"),
+            n => format!(", {} of a dropped step", story::layers(n)),
         };
         let waste = format!(
             "waste   tokens {}, prompt tokens {}, steps {} of {}{}",

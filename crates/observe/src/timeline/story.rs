@@ -37,6 +37,11 @@ pub(super) fn draw(facts: Facts<'_>, width: usize, colour: bool) -> String {
     story.out
 }
 
+/// Layers of a step, in words.
+pub(super) fn layers(n: u64) -> String {
+    if n == 1 { "1 layer".to_owned() } else { format!("{n} layers") }
+}
+
 impl Story<'_> {
     fn head(&mut self) {
         let mut cells = Cells::new(self.width);
@@ -82,7 +87,7 @@ impl Story<'_> {
         let lines = [(tokens, format!("╳ {tokens} token{plural} wasted")), (prompt, format!("╳ {prompt} prompt wasted"))];
         let mut lines: Vec<String> = lines.into_iter().filter(|(n, _)| *n > 0).map(|(_, line)| line).collect();
         if lines.is_empty() {
-            lines.push(format!("╳ {} layers wasted", self.facts.count("/steps/layers_dropped")));
+            lines.push(format!("╳ {} wasted", layers(self.facts.count("/steps/layers_dropped"))));
         }
         for line in lines {
             let mut cells = self.quiet();

@@ -98,19 +98,22 @@ impl Caller {
     }
 
     /// From now on every packet of the server to this socket is dropped before the socket sees it, and so nothing is acknowledged or
-    /// answered: what the server sees is a peer whose machine lost its power or its network, without a FIN and without a RST. A socket filter
-    /// does it, for which nobody needs to be root.
+    /// answered: what the server sees is a peer whose machine lost its power or its network, without a FIN and without a RST. The socket takes
+    /// packets only that have crossed no router (RFC 5082 has it for routers' own sessions): what asks for that much of a packet's time to live
+    /// gets none, not even from the loopback. Nobody needs to be root for it.
     ///
     /// # Errors
     /// The system does not let us.
     #[cfg(target_os = "linux")]
     pub fn vanish(&self) -> std::io::Result<()> {
-        /// Returns its constant from the filter: how many bytes of the packet are let through.
-        const BPF_RET_K: u16 = 0x06;
-        SockRef::from(self.reader.get_ref()).attach_filter(&[socket2::SockFilter::new(BPF_RET_K, 0, 0, 0)])
+        use nix::{setsockopt_impl, sockopt_impl};
+        sockopt_impl!(MinimumTimeToLive, SetOnly, libc::IPPROTO_IP, libc::IP_MINTTL, u8);
+        /// More than the 64 that packets begin with.
+        const MORE_THAN_ANY: u8 = u8::MAX;
+        Ok(nix::sys::socket::setsockopt(self.reader.get_ref(), MinimumTimeToLive, &MORE_THAN_ANY)?)
     }
 
-    /// Only Linux has the filter.
+    /// Only Linux is known to have the option.
     ///
     /// # Errors
     /// Always.

@@ -111,6 +111,11 @@ impl Played {
         held && self.account_equal()
     }
 
+    /// Whether it was played and something does not hold. A scene that cannot be played here did not pass, but neither did it fail.
+    pub fn failed(&self) -> bool {
+        !self.passed() && !(self.skipped().is_some() && self.account_equal())
+    }
+
     /// Why it was not played, if it was not.
     pub fn skipped(&self) -> Option<&str> {
         self.found.as_ref().ok()?.skipped.as_deref()
@@ -178,7 +183,9 @@ mod tests {
         let mut found = Found::default();
         found.check(true, "a").check(false, "b");
         assert!(!played(Ok(found), good(), good()).passed());
-        assert!(!played(Ok(Found::skipped("why".into())), good(), good()).passed());
+        let skipped = played(Ok(Found::skipped("why".into())), good(), good());
+        assert!(!skipped.passed() && !skipped.failed());
+        assert!(played(Ok(Found::skipped("why".into())), good(), kv(97, 2, 1)).failed(), "it left something behind all the same");
         assert!(!played(Err("it broke".into()), good(), good()).passed());
         assert!(!played(Ok(Found::default()), good(), kv(97, 2, 1)).passed());
     }

@@ -121,10 +121,14 @@ impl Page {
             let wasted = run.map_or("-".to_owned(), |r| {
                 let tokens = count(r, "after_disconnect") + count(r, "prompt_computed_after_disconnect");
                 let layers = r["steps"]["layers_dropped"].as_u64().filter(|n| *n > 0);
-                layers.map_or(tokens.to_string(), |n| format!("{tokens} + {n} layers"))
+                layers.map_or(tokens.to_string(), |n| format!("{tokens} + {n} layer{}", if n == 1 { "" } else { "s" }))
             });
             let account = if played.account_equal() { "equal" } else { "DIFFERS" };
-            let mark = if played.passed() { self.ink(32, "✓") } else { self.ink(31, "✗") };
+            let mark = match (played.passed(), played.failed()) {
+                (true, _) => self.ink(32, "✓"),
+                (_, true) => self.ink(31, "✗"),
+                _ => self.ink(33, "-"),
+            };
             out += &format!("\n{}{mark}", row([&(i + 1).to_string(), played.scene.name, &cause, &ms, &wasted, account]));
         }
         out

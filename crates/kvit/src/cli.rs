@@ -31,6 +31,8 @@ pub enum Command {
     /// Fetch, list and look into model files.
     #[command(subcommand)]
     Model(ModelCommand),
+    /// Show on a server of its own what becomes of callers that leave: seven scenes over real sockets, in under a minute.
+    Demo(crate::cmd::demo::DemoArgs),
     /// Show a run's timeline: when its caller left, when compute stopped, when its blocks came back.
     Trace(TraceArgs),
     /// Show where every KV block is.

@@ -16,7 +16,8 @@ const BODY_BYTES_MAX: u64 = 256 << 20;
 /// Asks `GET {server}{path}` for JSON.
 ///
 /// # Errors
-/// `Usage` for an address that is none and for a question that the server refuses, `Unreachable` if nobody answers, `NotFound` for 404, else what the server said.
+/// `Usage` for an address that is none and for a question that the server refuses, `Unreachable` if nobody answers, `NotFound` for 404 and
+/// 410, else what the server said.
 pub fn get(server: &str, path: &str) -> Result<Value, Failure> {
     let base = server.trim_end_matches('/');
     if !base.starts_with("http://") {
@@ -42,7 +43,7 @@ pub fn get(server: &str, path: &str) -> Result<Value, Failure> {
         (200, Some(json)) => Ok(json),
         // What was asked for is the command line's.
         (400, Some(json)) if json.pointer("/error/message").is_some() => Err(Failure::Usage(said(Some(json)).unwrap_or_default())),
-        (404, json) => Err(Failure::NotFound(said(json).unwrap_or_else(|| format!("{base}{path}: not found")))),
+        (404 | 410, json) => Err(Failure::NotFound(said(json).unwrap_or_else(|| format!("{base}{path}: not found")))),
         (_, json) => {
             let said = said(json).unwrap_or_else(|| "the answer is no JSON: is this a kvit server?".to_owned());
             Err(Failure::Other(anyhow::anyhow!("{base}{path}: status {status}: {said}")))

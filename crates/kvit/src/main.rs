@@ -38,6 +38,7 @@ fn run(cli: Cli) -> Result<(), Failure> {
             cmd::serve::run(&config, cli.cache)
         }
         Command::Model(command) => cmd::model::run(command, cli.cache),
+        Command::Demo(args) => cmd::demo::run(&args, cli.cache),
         Command::Trace(args) => cmd::trace::run(&args),
         Command::Kv(args) => cmd::kv::run(&args),
         Command::Runs(args) => cmd::runs::run(&args),

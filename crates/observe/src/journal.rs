@@ -12,6 +12,7 @@ use lifecycle::event::{Event, Record};
 use lifecycle::{RunKey, Tenant};
 
 use crate::clock::Clock;
+use crate::evicted::{Evicted, Recall};
 use crate::fold::Run;
 use crate::metrics::{Defect, Scrape, Totals};
 use crate::runs::{PAGE_MAX, RunFilter, RunPage};
@@ -34,11 +35,13 @@ pub struct Limits {
     pub records: usize,
     /// Runs with a view. Beyond it the run that settled first is forgotten. Live runs stay, up to eight times as many.
     pub runs: usize,
+    /// Ids of runs that were evicted so, kept to say that they were.
+    pub evicted: usize,
 }
 
 impl Default for Limits {
     fn default() -> Self {
-        Limits { records: 65_536, runs: 10_000 }
+        Limits { records: 65_536, runs: 10_000, evicted: 32_768 }
     }
 }
 
@@ -60,6 +63,7 @@ struct State {
     order: BTreeMap<u64, RunKey>,
     /// Runs that are over, by their place in `order`, in the order in which they came to be.
     over: VecDeque<u64>,
+    evicted: Evicted,
     next_seq: u64,
     totals: Totals,
 }
@@ -94,6 +98,17 @@ impl Journal {
     pub fn run(&self, key: &RunKey) -> Option<RunView> {
         let run = self.lock().runs.get(key).cloned();
         run.as_ref().map(RunView::of)
+    }
+
+    /// Whether a run is held, was evicted, or never was, as far as that is still known.
+    pub fn recall(&self, key: &RunKey) -> Recall {
+        let state = self.lock();
+        if state.runs.contains_key(key) { Recall::Held } else { state.evicted.recall(key) }
+    }
+
+    /// How much this journal remembers.
+    pub fn limits(&self) -> Limits {
+        self.0.limits
     }
 
     /// A tenant's runs, newest first; each as it stood when it was looked at, not all of them at one moment. `None` if `filter.after` names no run of this tenant that is still known.
@@ -230,5 +245,6 @@ impl State {
         let Some(run) = self.order.remove(&seq).and_then(|key| self.runs.remove(&key)) else { return };
         self.totals.runs[run.state() as usize] -= 1;
         self.totals.unacknowledged -= u64::from(run.awaits_acknowledgement());
+        self.evicted.push(run.key, limits.evicted);
     }
 }

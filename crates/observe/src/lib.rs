@@ -7,6 +7,7 @@
 //! or the tokens of a prompt or an answer.
 
 pub mod clock;
+mod evicted;
 mod exposition;
 mod fold;
 pub mod holdings;
@@ -17,9 +18,10 @@ pub mod timeline;
 pub mod view;
 
 pub use clock::Clock;
+pub use evicted::Recall;
 pub use holdings::{Holdings, Process};
 pub use journal::{Journal, Limits};
 pub use metrics::Scrape;
 pub use runs::{RunFilter, RunPage};
-pub use timeline::render_timeline;
+pub use timeline::{render_lanes, render_timeline};
 pub use view::{RunState, RunView};

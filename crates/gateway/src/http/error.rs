@@ -6,6 +6,7 @@ use axum::http::{HeaderName, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use hyper::ext::ReasonPhrase;
 use lifecycle::{Cause, Outcome, OutcomeKind};
+use observe::{Limits, Recall};
 use serde_json::{Value, json};
 
 /// Seconds that a caller is told to wait when there is no room.
@@ -64,6 +65,24 @@ impl ApiError {
     // contract: C-30
     pub(crate) fn no_run(id: &str) -> ApiError {
         ApiError::new(StatusCode::NOT_FOUND, "invalid_request_error", format!("no run `{id}`")).code("run_not_found")
+    }
+
+    /// What is said of a run that cannot be shown: a 410 if it was evicted, else a 404 that claims no more than is known.
+    // contract: C-29 C-30
+    pub(crate) fn not_held(id: &str, recall: Recall, limits: Limits) -> ApiError {
+        match recall {
+            Recall::Held | Recall::Never => ApiError::no_run(id),
+            Recall::Evicted => {
+                let kept = limits.runs;
+                let why = format!("run `{id}` was evicted from memory: newer runs have taken its place (option journal_runs, {kept})");
+                ApiError::new(StatusCode::GONE, "invalid_request_error", why).code("run_evicted")
+            }
+            Recall::NeverOrForgotten => {
+                let kept = limits.evicted;
+                let why = format!("no run `{id}`: unknown here, or evicted longer ago than ids are kept (option journal_evicted, {kept})");
+                ApiError::new(StatusCode::NOT_FOUND, "invalid_request_error", why).code("run_not_found")
+            }
+        }
     }
 
     /// A 503: this process cannot serve at the moment.

@@ -63,7 +63,8 @@ fn key(segment: Segment) -> Result<RunKey, ApiError> {
 }
 
 fn view(calls: &Calls, key: &RunKey) -> Result<Response, ApiError> {
-    calls.journal.run(key).map(|run| ok(&run)).ok_or_else(|| ApiError::no_run(key.run.as_str()))
+    let not_held = || ApiError::not_held(key.run.as_str(), calls.journal.recall(key), calls.journal.limits());
+    calls.journal.run(key).map(|run| ok(&run)).ok_or_else(not_held)
 }
 
 /// `GET /v1/runs/{id}`

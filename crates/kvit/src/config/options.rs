@@ -149,7 +149,9 @@ options! {
     journal_records: usize, "NUMBER" = 65_536,
         "Records kept in the journal's ring; the oldest go first.";
     journal_runs: usize, "NUMBER" = 10_000,
-        "Ended runs that can still be asked for; beyond it the one that settled first is forgotten.";
+        "Ended runs that can still be asked for; beyond it the one that settled first is evicted from memory.";
+    journal_evicted: usize, "NUMBER" = 32_768,
+        "Ids of evicted runs that are kept, so that whoever asks for one is told that it was evicted and not that it never was.";
     log: LogLevel, "LEVEL" = LogLevel::Info,
         "Least severe level that is logged on stderr: off, error, warn, info, debug or trace.";
 }

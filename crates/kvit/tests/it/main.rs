@@ -2,8 +2,10 @@
 
 mod commands;
 mod deadlines;
+mod demo;
 mod documents;
 mod drain;
+mod evicted;
 mod http2;
 mod http2_leaving;
 mod joining;

@@ -2,12 +2,12 @@
 
 use lifecycle::event::Event;
 use lifecycle::{Cause, OutcomeKind, RunId, RunKey, Tenant, Time};
-use observe::{Clock, Journal, Limits, RunFilter, RunState};
+use observe::{Clock, Journal, Limits, Recall, RunFilter, RunState};
 
 use crate::story::*;
 
 fn small(records: usize, runs: usize) -> Journal {
-    Journal::new(Clock::start(), Limits { records, runs })
+    Journal::new(Clock::start(), Limits { records, runs, ..Limits::default() })
 }
 
 fn settle(journal: &Journal, key: &RunKey) {
@@ -64,6 +64,32 @@ fn settled_runs_are_forgotten_first_settled_first_and_live_ones_stay() {
     for live in [0, 3, 4, 5] {
         assert!(journal.run(&name(live)).is_some(), "r{live} is live");
     }
+}
+
+#[test]
+fn an_evicted_run_is_said_to_be_evicted_for_as_long_as_its_id_is_kept() {
+    let journal = Journal::new(Clock::start(), Limits { records: 0, runs: 1, evicted: 2 });
+    let open = |id: &str| {
+        at(&journal, &key(id), 0, accepted());
+        settle(&journal, &key(id));
+    };
+    open("a");
+    assert_eq!((journal.recall(&key("a")), journal.recall(&key("x"))), (Recall::Held, Recall::Never));
+    open("b");
+    assert_eq!((journal.recall(&key("a")), journal.recall(&key("b"))), (Recall::Evicted, Recall::Held));
+    assert_eq!(journal.recall(&key("x")), Recall::Never, "nothing was forgotten yet, so this is known");
+    // The id is used once more: the new run is held, and evicted in its turn.
+    open("a");
+    assert_eq!((journal.recall(&key("a")), journal.recall(&key("b"))), (Recall::Held, Recall::Evicted));
+    open("c");
+    assert_eq!(journal.recall(&key("a")), Recall::Evicted);
+    assert_eq!(journal.recall(&key("x")), Recall::Never, "the ring let go only of an older entry of a kept id");
+    open("d");
+    assert_eq!((journal.recall(&key("b")), journal.recall(&key("a"))), (Recall::NeverOrForgotten, Recall::Evicted));
+    assert_eq!(journal.recall(&key("x")), Recall::NeverOrForgotten, "nobody can tell it from b any more");
+    // contract: C-30. Another tenant's evicted run does not exist for this one.
+    let foreign = RunKey { tenant: Tenant::parse("other").expect("a tenant"), run: RunId::parse("a").expect("an id") };
+    assert_eq!(journal.recall(&foreign), journal.recall(&key("x")));
 }
 
 #[test]

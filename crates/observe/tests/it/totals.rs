@@ -123,7 +123,7 @@ proptest! {
 
     #[test]
     fn memory_is_bounded_and_gauges_follow(settles in prop::collection::vec(any::<bool>(), 0..80)) {
-        let journal = Journal::new(Clock::start(), Limits { records: 16, runs: 3 });
+        let journal = Journal::new(Clock::start(), Limits { records: 16, runs: 3, ..Limits::default() });
         let mut live = 0;
         for (i, settle) in settles.into_iter().enumerate() {
             let key = key(&format!("r{i}"));

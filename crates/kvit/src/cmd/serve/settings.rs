@@ -83,7 +83,7 @@ pub fn device(config: &ServeConfig) -> CpuOptions {
 
 /// The journal's limits.
 pub fn journal(config: &ServeConfig) -> Limits {
-    Limits { records: config.journal_records, runs: config.journal_runs }
+    Limits { records: config.journal_records, runs: config.journal_runs, evicted: config.journal_evicted }
 }
 
 /// The least severe level that is logged.

@@ -141,16 +141,25 @@ impl Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        end(&self.child);
+        if !end(&self.child) {
+            // A signal ended it, which is why its streams broke off; the thread that heard the signal is about to end this process.
+            loop {
+                std::thread::park();
+            }
+        }
     }
 }
 
-/// Ends the child if it still runs. A child that was waited for is not signalled again: its id may be another's by now.
-fn end(child: &Mutex<Option<Child>>) {
-    if let Some(mut child) = child.lock().unwrap_or_else(PoisonError::into_inner).take() {
-        let _ = child.kill();
-        let _ = child.wait();
-    }
+/// Ends the child if it still runs; false if somebody else has ended it. One that was waited for is not signalled again: its id may be
+/// another's by now.
+fn end(child: &Mutex<Option<Child>>) -> bool {
+    let mut child = child.lock().unwrap_or_else(PoisonError::into_inner);
+    // It leaves its place when it is gone, so that whoever finds the place empty knows that.
+    let Some(running) = child.as_mut() else { return false };
+    let _ = running.kill();
+    let _ = running.wait();
+    *child = None;
+    true
 }
 
 /// From now on a signal that ends the demo ends the child first.

@@ -1,5 +1,6 @@
 //! Tests of the engine against a simulated device, whose memory makes every misuse of a block visible as a wrong token.
 
+mod again;
 mod cases;
 mod race;
 mod random;

@@ -2,6 +2,7 @@
 
 mod commands;
 mod documents;
+mod endings;
 mod leaving;
 mod server;
 mod servers;

@@ -20,6 +20,8 @@ const NEIGHBOUR_PROMPT: u32 = 20;
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Spec {
     pub prompt: u32,
+    /// Another prompt of the same length.
+    pub variant: u32,
     pub n: u32,
     pub max: u32,
     /// Drawn and not greedy, so that several answers differ.
@@ -30,21 +32,21 @@ pub struct Spec {
 
 impl Spec {
     pub fn victim(n: u32, max: u32) -> Spec {
-        Spec { prompt: VICTIM_PROMPT, n, max, hot: n > 1, stop: None, stop_token: None }
+        Spec { prompt: VICTIM_PROMPT, variant: 0, n, max, hot: n > 1, stop: None, stop_token: None }
     }
 
     pub fn neighbour(max: u32) -> Spec {
-        Spec { prompt: NEIGHBOUR_PROMPT, n: 1, max, hot: false, stop: None, stop_token: None }
+        Spec { prompt: NEIGHBOUR_PROMPT, variant: 0, n: 1, max, hot: false, stop: None, stop_token: None }
     }
 
     fn tokens(&self) -> Vec<u32> {
-        (0..self.prompt).map(|i| 40 + (self.prompt * 13 + i * 31 + i * i * 7) % 200).collect()
+        (0..self.prompt).map(|i| 40 + (self.prompt * 13 + self.variant * 57 + i * 31 + i * i * 7) % 200).collect()
     }
 
     pub fn body(&self, marker: u32, salt: &str, stream: bool) -> Value {
         let stops: Vec<u32> = std::iter::once(marker).chain(self.stop_token).collect();
         let mut body = json!({"prompt": self.tokens(), "max_tokens": self.max, "n": self.n, "temperature": if self.hot { 0.9 } else { 0.0 },
-            "seed": 7, "ignore_eos": true, "stop_token_ids": stops, "logprobs": 0, "cache_salt": salt, "stream": stream});
+            "seed": 7, "repetition_penalty": 1.5, "ignore_eos": true, "stop_token_ids": stops, "logprobs": 0, "cache_salt": salt, "stream": stream});
         if let Some(stop) = &self.stop {
             body["stop"] = json!(stop);
         }

@@ -18,6 +18,8 @@ pub struct Heard {
     pub text: BTreeMap<u64, String>,
     /// Each token's log-probability as it stood on the wire: the same text is the same bits.
     pub bits: BTreeMap<u64, Vec<String>>,
+    /// Each token as text.
+    pub tokens: BTreeMap<u64, Vec<String>>,
     pub finish: BTreeMap<u64, String>,
     /// The code of the error that it was told, in the status' body or as the stream's last event.
     pub code: Option<String>,
@@ -28,7 +30,7 @@ pub struct Heard {
 }
 
 impl Heard {
-    pub fn tokens(&self) -> u64 {
+    pub fn count(&self) -> u64 {
         self.bits.values().map(|t| t.len() as u64).sum()
     }
 
@@ -37,6 +39,8 @@ impl Heard {
         self.text.entry(index).or_default().push_str(choice["text"].as_str().unwrap_or(""));
         let bits = self.bits.entry(index).or_default();
         bits.extend(choice["logprobs"]["token_logprobs"].as_array().into_iter().flatten().map(Value::to_string));
+        let tokens = choice["logprobs"]["tokens"].as_array().into_iter().flatten();
+        self.tokens.entry(index).or_default().extend(tokens.filter_map(|t| t.as_str().map(str::to_owned)));
         if let Some(reason) = choice["finish_reason"].as_str() {
             self.finish.insert(index, reason.to_owned());
         }

@@ -9,7 +9,7 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use engine::{Device, DeviceError, DeviceLimits, DoneSink, RowDone, RowTokens, Slot, StepDone, StepPlan, SubmitError};
+use engine::{Device, DeviceError, DeviceLimits, DoneSink, Row, RowDone, RowTokens, Slot, StepDone, StepPlan, SubmitError};
 use lifecycle::StepId;
 
 use super::PATIENCE;
@@ -63,12 +63,22 @@ struct Sequence {
     prompt: u32,
 }
 
+impl Sequence {
+    /// The token that a row chooses, counted from 1 after the prompt.
+    fn ordinal(&self, row: &Row) -> u32 {
+        let end = row.position + row.count();
+        end + 1 - self.prompt.min(end)
+    }
+}
+
 #[derive(Default)]
 struct State {
     inner: Option<Box<dyn Device>>,
     slots: HashMap<Slot, Sequence>,
     /// Tokens that the device chose, by run and sequence.
     chosen: HashMap<(u32, u32), Vec<u32>>,
+    /// The newest of its tokens that a step is to choose, by run and sequence.
+    planned: HashMap<(u32, u32), u32>,
     trap: Option<Trap>,
     chunks: u32,
     seen: bool,
@@ -148,6 +158,11 @@ impl Gate {
                 }
             }
         }
+        for row in plan.rows.iter().filter(|row| row.sample) {
+            if let Some(of) = s.slots.get(&row.slot).copied() {
+                s.planned.insert((of.marker, of.number), of.ordinal(row));
+            }
+        }
         if s.held.is_none() && s.catches(&plan) {
             let trap = s.trap.take().expect("it caught");
             s.held = Some((plan.id, trap.hold));
@@ -215,6 +230,12 @@ impl Gate {
         self.lock().held.is_some()
     }
 
+    /// How many steps are held.
+    pub fn held(&self) -> u64 {
+        let s = self.lock();
+        (s.plans.len() + s.dones.len()) as u64
+    }
+
     /// Waits until nothing before the held step is under way, and what can be computed of the held ones is.
     pub fn quiet(&self) {
         self.wait("a quiet device", |s| s.held.is_some() && s.computing == 0);
@@ -271,6 +292,11 @@ impl Gate {
         self.lock().refuses = true;
     }
 
+    /// The newest token of a run's sequence that a step was to choose.
+    pub fn planned(&self, marker: u32, sequence: u32) -> u32 {
+        self.lock().planned.get(&(marker, sequence)).copied().unwrap_or(0)
+    }
+
     /// Tokens that the device chose for a run's sequence.
     pub fn chosen(&self, marker: u32, sequence: u32) -> Vec<u32> {
         self.lock().chosen.get(&(marker, sequence)).cloned().unwrap_or_default()
@@ -284,8 +310,6 @@ impl State {
         for row in &plan.rows {
             let Some(of) = self.slots.get(&row.slot).copied().filter(|of| of.marker == trap.marker) else { continue };
             has_rows = true;
-            // The token that it chooses, counted from 1 after the prompt.
-            let ordinal = row.position + row.count() + 1 - of.prompt.min(row.position + row.count());
             match trap.when {
                 When::Chunk(nth) if matches!(row.tokens, RowTokens::Known { .. }) && !row.sample && of.number == 0 => {
                     self.chunks += 1;
@@ -293,7 +317,7 @@ impl State {
                         return true;
                     }
                 }
-                When::Token(sequence, wanted) if row.sample && of.number == sequence && ordinal == wanted => return true,
+                When::Token(sequence, wanted) if row.sample && of.number == sequence && of.ordinal(row) == wanted => return true,
                 _ => {}
             }
         }

@@ -7,6 +7,7 @@
 
 mod asks;
 mod caller;
+mod faults;
 mod gate;
 mod row;
 mod stand;
@@ -15,6 +16,8 @@ mod table;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
+
+use lifecycle::OutcomeKind;
 
 use asks::{Isolated, Names};
 use row::{SMALL_POOL, World};
@@ -25,8 +28,12 @@ use table::{Ending, Never, Phase, Row};
 const PATIENCE: Duration = Duration::from_secs(60);
 /// Tokens of the tiny model that are never chosen; the first comes after its vocabulary.
 const MARKERS: u32 = 1024;
+/// Positions of a sequence of the tiny model.
+const CONTEXT: u32 = 2048;
 /// Bytes of a word that takes the tokeniser some time.
 const LONG_WORD: usize = 24_000;
+/// So many such words keep it busy for longer than a deadline.
+const LONG_WORDS: u32 = 12;
 /// A deadline's length in the first try of a row; doubled in each further one.
 const FIRST_TRY: Duration = Duration::from_millis(200);
 const TRIES: u32 = 6;
@@ -34,7 +41,8 @@ const TRIES: u32 = 6;
 /// A kind of server that rows can share.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 struct Kind {
-    small: bool,
+    /// Blocks, where the pool is small.
+    small: Option<u32>,
     gateway_deadline: Option<Duration>,
     queue_deadline: Option<Duration>,
     unread_max: Option<Duration>,
@@ -43,18 +51,16 @@ struct Kind {
 impl Kind {
     fn of(row: &Row, patience: Duration) -> Kind {
         Kind {
-            small: row.phase == Phase::Preempted,
+            small: (row.phase == Phase::Preempted).then_some(SMALL_POOL),
             gateway_deadline: (row.ending == Ending::GatewayDeadline).then_some(patience),
-            queue_deadline: (row.ending == Ending::QueueDeadline).then_some(patience),
+            queue_deadline: (row.ending == Ending::QueueDeadline && row.phase != Phase::Tokenising).then_some(patience),
             unread_max: (row.ending == Ending::Stalled).then_some(patience),
         }
     }
 
     fn setup(self, model: &Loaded) -> Setup {
         let mut setup = Setup::new(model);
-        if self.small {
-            setup.blocks = SMALL_POOL;
-        }
+        setup.blocks = self.small.unwrap_or(setup.blocks);
         let gateway = &mut setup.gateway;
         gateway.gateway_deadline = self.gateway_deadline.unwrap_or(gateway.gateway_deadline);
         gateway.queue_deadline = self.queue_deadline.unwrap_or(gateway.queue_deadline);
@@ -69,6 +75,16 @@ impl Kind {
 fn run_rows(world: &World, model: &Loaded, rows: &[Row]) {
     let mut stands: HashMap<Kind, Stand> = HashMap::new();
     for row in rows {
+        match row.ending {
+            Ending::DeviceStep | Ending::DeviceHung | Ending::DeviceLost => world.device_error(row),
+            Ending::WorkerLost => world.worker_lost(row),
+            Ending::WorkerError => world.worker_error(row),
+            Ending::Invalid | Ending::OverLimit | Ending::QueueFull | Ending::CannotFit => world.rejected(row),
+            _ => {}
+        }
+        if matches!(row.ending.kind(), OutcomeKind::Failed | OutcomeKind::Rejected) {
+            continue;
+        }
         let held = (0..TRIES).any(|attempt| {
             let patience = FIRST_TRY * 2u32.pow(attempt);
             let name = format!("{row}-{attempt}");
@@ -86,7 +102,12 @@ fn run_rows(world: &World, model: &Loaded, rows: &[Row]) {
 #[test]
 fn every_ending_in_every_phase() {
     let model = Loaded::tiny();
-    let world = World { isolated: Isolated::new(&model), names: Names::new(model::tiny::VOCAB, MARKERS) };
+    let world = World {
+        model: model.clone(),
+        isolated: Isolated::new(&model),
+        names: Names::new(model::tiny::VOCAB, MARKERS),
+        preempted_at: Default::default(),
+    };
     let mut never: BTreeMap<Never, u32> = BTreeMap::new();
     let mut rows = Vec::new();
     let only = std::env::var("ENDINGS").unwrap_or_default();

@@ -2,9 +2,10 @@
 //! second cause; then everything that must hold afterwards.
 // contract: C-4, C-6, C-12, C-13, C-14, C-15, C-18, C-19, C-20, C-31
 
+use std::collections::HashMap;
+use std::sync::Mutex;
 use std::time::Duration;
 
-use engine::DeviceError;
 use lifecycle::Cause;
 use lifecycle::OutcomeKind;
 use lifecycle::event::Event;
@@ -13,16 +14,19 @@ use observe::RunView;
 use super::asks::{Isolated, Names, PATH, Spec};
 use super::caller::{Caller, Heard, Leave};
 use super::gate::{Hold, Trap, When};
-use super::stand::{Rest, Stand};
+use super::stand::{Loaded, Rest, Setup, Stand};
 use super::table::{Ending, Phase, Row};
 
-/// Blocks of a pool in which a neighbour that grows takes the victim's.
-pub const SMALL_POOL: u32 = 14;
+/// Blocks of a pool in which a neighbour that grows takes the victim's, at a step that follows on one with rows of it.
+pub const SMALL_POOL: u32 = 15;
 
 /// What all rows share.
 pub struct World {
+    pub model: Loaded,
     pub isolated: Isolated,
     pub names: Names,
+    /// By number of answers: the token that is under way when a victim is preempted.
+    pub preempted_at: Mutex<HashMap<u32, u32>>,
 }
 
 /// A run of a row.
@@ -48,7 +52,7 @@ impl World {
         assert!(heard.answer() == expected.answer(), "{} was to answer as alone: {heard:?}, alone {expected:?}", run.id);
         let view = stand.settled(&run.id);
         assert_eq!((view.outcome.as_ref().map(|o| o.kind), view.delivery), (Some("completed"), "complete"), "{}", run.id);
-        assert_eq!(view.tokens.delivered, heard.tokens(), "{}", run.id);
+        assert_eq!(view.tokens.delivered, heard.count(), "{}", run.id);
         once(stand, &run.id, 1);
         view
     }
@@ -103,12 +107,16 @@ pub struct Held {
     pub before: Heard,
     /// Whether the engine's thread is kept at the device's door.
     pub at_door: bool,
+    /// Callers whose prompts keep the tokeniser busy.
+    pub busy: Vec<Caller>,
 }
 
 pub struct Reach<'a> {
     pub row: Row,
     pub name: String,
     pub spec: Spec,
+    pub holder: Spec,
+    /// The step to be held where it is not the phase's usual one; its marker is filled in.
     pub trap: Option<Trap>,
     pub shape: Shape,
     /// Gives the victim's request what it needs; it is called with the victim's id before anything is sent.
@@ -124,7 +132,7 @@ impl World {
         let holder_id = format!("{}-beside", r.name);
         let marker = self.names.marker();
         gate.arm(Trap { marker, when: When::Token(0, 3), hold: Hold::Before, door: false });
-        let spec = Spec::neighbour(r.shape.neighbour);
+        let spec = r.holder.clone();
         let caller = Caller::post(stand.addr, PATH, &holder_id, &spec.body(marker, &holder_id, !row.stream && row.ending != Ending::Stalled));
         let holder = Run { id: holder_id, spec, marker, caller };
         stand.until("the holder's third token", || gate.has_caught());
@@ -137,7 +145,7 @@ impl World {
             gate.go(None);
             gate.engine_at_door();
         }
-        let busy = (row.phase == Phase::Tokenising && !at_door).then(|| self.busy_tokeniser(stand, &r.name));
+        let busy = if row.phase == Phase::Tokenising && !at_door { busy_tokeniser(stand, &r.name) } else { Vec::new() };
         let caller = (r.post)(stand, &r.name, r.spec.body(marker, &r.name, row.stream));
         let mut victim = Run { id: r.name.clone(), spec: r.spec.clone(), marker, caller };
         let is_queued = |id: &str| stand.has(id, |e| matches!(e, Event::Queued { .. }));
@@ -152,21 +160,13 @@ impl World {
             _ => {
                 stand.until("the victim waits", || is_queued(&victim.id) || is_over(&victim.id));
                 if row.phase == Phase::SharedPrefix {
-                    let spec = Spec::victim(1, 12);
+                    let spec = Spec { variant: r.spec.variant, ..Spec::victim(1, 12) };
                     let run = self.start(stand, format!("{}-follower", r.name), spec, &r.name, row.stream);
                     stand.until("the follower waits", || is_queued(&run.id));
                     follower = Some(run);
                 }
-                let when = match row.phase {
-                    Phase::Prefill | Phase::SharedPrefix => When::Chunk(3),
-                    Phase::BeforeFirstToken => When::Token(0, 1),
-                    Phase::EarlyDecode => When::Token(row.n - 1, r.shape.early),
-                    Phase::LateDecode => When::Token(row.n - 1, r.shape.late),
-                    Phase::LastStep => When::Token(row.n - 1, r.shape.max),
-                    _ => When::Gone,
-                };
-                let trap = Trap { marker, when, hold: r.hold, door: false };
-                let trap = r.trap.map_or(trap, |t| Trap { marker, ..t });
+                let usual = || Trap { hold: r.hold, ..self.trap(&row, row.phase, r.shape) };
+                let trap = Trap { marker, ..r.trap.unwrap_or_else(usual) };
                 gate.arm(trap);
                 gate.go(None);
                 loop {
@@ -174,19 +174,24 @@ impl World {
                     if !gate.has_caught() {
                         break;
                     }
-                    stand.quiet();
+                    match trap.door {
+                        true => gate.engine_at_door(),
+                        false => drop(stand.quiet()),
+                    }
                     let preempted = || stand.has(&victim.id, |e| matches!(e, Event::Preempted));
                     if row.phase != Phase::Preempted || preempted() || is_over(&victim.id) {
                         break;
                     }
+                    assert!(r.trap.is_none_or(|trap| trap.door), "{row}: the step of the last token is under way and nobody needs its blocks");
                     // It only waited for a block; the next step without it may be the one.
                     gate.arm_gone_again(trap);
+                    gate.open_door();
                     gate.go(None);
                 }
             }
         }
         let too_late = is_over(&victim.id) || stand.has(&victim.id, |e| matches!(e, Event::AbandonmentObserved { .. }));
-        if too_late && !(busy.is_some()) {
+        if too_late && busy.is_empty() {
             gate.go(None);
             gate.open_door();
             for run in [&victim, &holder].into_iter().chain(&follower) {
@@ -194,24 +199,22 @@ impl World {
             }
             return None;
         }
-        let generated = stand.run(&victim.id).map_or(0, |run| run.tokens.generated);
-        let before = if row.stream && r.reads { victim.caller.until("every token so far", |h| h.tokens() == generated) } else { Heard::default() };
-        Some(Held { holder, victim, follower, before, at_door })
+        let generated = stand.run(&victim.id).map_or(0, |run| run.tokens.generated - run.tokens.overrun);
+        let before = if row.stream && r.reads { victim.caller.until("every token so far", |h| h.count() == generated) } else { Heard::default() };
+        Some(Held { holder, victim, follower, before, at_door, busy })
     }
 
-    /// Prompts that keep the one thread that tokenises busy for longer than a deadline; each is too long in the end.
-    fn busy_tokeniser(&self, stand: &Stand, name: &str) -> Vec<String> {
-        let start = |i: u32| {
-            let id = format!("{name}-long-{i}");
-            let prompt = "abcdefghij".repeat(super::LONG_WORD / 10);
-            let body = serde_json::json!({"prompt": prompt, "max_tokens": 1});
-            let caller = Caller::post(stand.addr, PATH, &id, &body);
-            stand.until("a long prompt is handed on", || stand.is_submitted(&id));
-            // The caller goes with this function's end: nobody wants these answers.
-            drop(caller);
-            id
+    /// The step to be held so that the victim stays in a phase.
+    pub fn trap(&self, row: &Row, phase: Phase, shape: Shape) -> Trap {
+        let when = match phase {
+            Phase::Prefill | Phase::SharedPrefix => When::Chunk(3),
+            Phase::BeforeFirstToken => When::Token(0, 1),
+            Phase::EarlyDecode => When::Token(row.n - 1, shape.early),
+            Phase::LateDecode => When::Token(row.n - 1, shape.late),
+            Phase::LastStep => When::Token(row.n - 1, shape.max),
+            Phase::Preempted | Phase::Tokenising | Phase::Queued => When::Gone,
         };
-        (0..4).map(start).collect()
+        Trap { marker: 0, when, hold: Hold::After, door: false }
     }
 
     /// Runs a row; false if a deadline came before its phase and it is to be tried again with more time.
@@ -221,7 +224,7 @@ impl World {
         let completes = row.ending.kind() == OutcomeKind::Completed;
         let shape = Shape::of(row);
         let hold = if row.stream == (row.n == 1) { Hold::Before } else { Hold::After };
-        let (spec, trap) = if completes { self.completing(row, shape, hold) } else { (Spec::victim(row.n, shape.max), None) };
+        let (spec, trap) = if completes { self.completing(row, &self.model, shape, hold) } else { (Spec::victim(row.n, shape.max), None) };
         let post = |stand: &Stand, id: &str, mut body: serde_json::Value| match row.ending {
             Ending::ClientDeadline => {
                 body["timeout_ms"] = serde_json::json!(patience.as_millis() as u64);
@@ -232,6 +235,11 @@ impl World {
                 stand.add_deadline(id, patience.saturating_sub(Duration::from_millis(100)), Cause::WorkerDeadline);
                 Caller::post(stand.addr, PATH, id, &body)
             }
+            Ending::QueueDeadline if row.phase == Phase::Tokenising => {
+                // As the gateway's own, but for this run alone: those whose prompts keep the tokeniser busy must stay.
+                stand.add_deadline(id, patience, Cause::QueueDeadline);
+                Caller::post(stand.addr, PATH, id, &body)
+            }
             Ending::Stalled => {
                 body["logprobs"] = serde_json::json!(20);
                 Caller::narrow(stand.addr, PATH, id, &body)
@@ -239,7 +247,8 @@ impl World {
             _ => Caller::post(stand.addr, PATH, id, &body),
         };
         let reads = row.ending != Ending::Stalled;
-        let reach = Reach { row: *row, name: name.to_owned(), spec, trap, shape, post: &post, hold, reads };
+        let holder = Spec::neighbour(shape.neighbour);
+        let reach = Reach { row: *row, name: name.to_owned(), spec, holder, trap, shape, post: &post, hold, reads };
         let Some(mut held) = self.reach(stand, &reach) else { return false };
         // A gateway's deadline is every run's: the healthy one comes when half of it is over, and has the other half for itself.
         let mut late = (row.ending == Ending::GatewayDeadline).then(|| {
@@ -248,6 +257,14 @@ impl World {
         });
         if !completes {
             self.end(row, stand, &mut held);
+        }
+        if !held.busy.is_empty() && stand.has(name, |e| matches!(e, Event::Queued { .. })) {
+            // The tokeniser was quicker than the deadline.
+            stand.gate.go(None);
+            held.holder.caller.to_end();
+            held.busy.iter_mut().for_each(|caller| drop(caller.to_end()));
+            stand.until("the last run is gone", || stand.cut().attempts.is_empty());
+            return false;
         }
         if held.at_door {
             stand.gate.open_door();
@@ -259,7 +276,8 @@ impl World {
             assert_eq!(status, 200, "{row}");
         }
         let second = self.second(row, &held);
-        let Held { mut holder, mut victim, follower, before, .. } = held;
+        let Held { mut holder, mut victim, follower, before, mut busy, .. } = held;
+        busy.iter_mut().for_each(|caller| drop(caller.to_end()));
         let heard = match row.ending {
             Ending::Closed | Ending::Stalled => victim.caller.drain(),
             Ending::Reset => victim.caller.read(),
@@ -281,7 +299,7 @@ impl World {
         if let Some(late) = &mut late {
             self.assert_healthy(stand, late);
         }
-        for mut follower in follower {
+        if let Some(mut follower) = follower {
             match row.ending {
                 Ending::Shutdown => self.assert_same_fate(stand, &mut follower, Cause::Shutdown),
                 Ending::GatewayDeadline => self.assert_same_fate(stand, &mut follower, Cause::GatewayDeadline),
@@ -296,7 +314,9 @@ impl World {
         } else {
             stand.until("the last run is gone", || stand.cut().attempts.is_empty());
             assert_eq!(stand.rest(), baseline, "{row}: after");
-            self.assert_nothing_stale(row, stand, name);
+            let again = self.assert_nothing_stale(row, stand, name, victim.spec.variant);
+            // What was computed of the prompt is there again.
+            assert!(!row.phase.decodes() || again.tokens.cached_prompt == 96, "{row}: {:?}", again.tokens);
             assert_eq!(stand.rest(), baseline, "{row}: after the prefix was asked for again");
         }
         assert_eq!(stand.journal.defects(), 0, "{row}");
@@ -304,13 +324,10 @@ impl World {
     }
 
     /// The same prefix again: what is cached of it is right, to the bit.
-    pub fn assert_nothing_stale(&self, row: &Row, stand: &Stand, salt: &str) {
-        let mut again = self.start(stand, format!("{salt}-again"), Spec::victim(1, 16), salt, row.stream);
-        let view = self.assert_healthy(stand, &mut again);
-        // What was computed of the prompt is there again, where nobody needed the room.
-        if stand.setup.blocks > SMALL_POOL && row.phase.decodes() {
-            assert_eq!(view.tokens.cached_prompt, 96, "{row}");
-        }
+    pub fn assert_nothing_stale(&self, row: &Row, stand: &Stand, salt: &str, variant: u32) -> RunView {
+        let spec = Spec { variant, ..Spec::victim(1, 16) };
+        let mut again = self.start(stand, format!("{salt}-again"), spec, salt, row.stream);
+        self.assert_healthy(stand, &mut again)
     }
 
     /// A run that ended for the same cause as the victim: what it answered was right as far as it went.
@@ -320,7 +337,7 @@ impl World {
         assert_eq!(view.outcome.as_ref().map(|o| o.cause), Some(cause.as_str()), "{}", run.id);
         let (expected, _) = self.isolated.of(&run.spec, &self.names);
         assert!(heard.begins(&expected), "{}: {heard:?}", run.id);
-        assert_eq!(view.tokens.delivered, heard.tokens(), "{}", run.id);
+        assert_eq!(view.tokens.delivered, heard.count(), "{}", run.id);
     }
 
     /// Ends the victim, then ends it again for another cause.
@@ -369,60 +386,74 @@ impl World {
     }
 
     /// What the victim asks for so that it completes in this phase, and the step that decides it.
-    fn completing(&self, row: &Row, shape: Shape, hold: Hold) -> (Spec, Option<Trap>) {
+    fn completing(&self, row: &Row, model: &Loaded, shape: Shape, hold: Hold) -> (Spec, Option<Trap>) {
         let wanted = match row.phase {
             Phase::BeforeFirstToken | Phase::SharedPrefix => 1,
             Phase::EarlyDecode => shape.early,
             Phase::LateDecode => shape.late,
+            Phase::Preempted => self.preempted_at(row.n, model),
             _ => shape.max,
         };
-        let cold = row.ending == Ending::Length && row.n > 1;
-        let plain = Spec { hot: cold, ..Spec::victim(row.n, shape.max) };
-        let (heard, chosen) = self.isolated.of(&plain, &self.names);
-        let (spec, at) = match row.ending {
-            Ending::Length => (Spec { max: wanted, ..plain }, wanted),
-            Ending::StopToken => {
-                let at = nearest(wanted, shape.max, |t| !chosen[0][..t].contains(&chosen[0][t])).expect("some token is new");
-                (Spec { stop_token: Some(chosen[0][at as usize - 1]), max: cap(row, at, shape), ..plain }, at)
+        // Of several answers the first is ahead of the others. Where the victim is preempted with its last token under way, the others go on
+        // after a recomputation; elsewhere the last of them ends the run.
+        let sequence = if row.phase == Phase::Preempted { 0 } else { row.n - 1 };
+        let trap = Trap { marker: 0, when: When::Token(sequence, wanted), hold, door: false };
+        // A stop must be the same token of all answers, so they are drawn alike.
+        let plain = |variant| Spec { variant, hot: row.ending == Ending::Length && row.n > 1, ..Spec::victim(row.n, shape.max) };
+        if row.ending == Ending::Length {
+            return (Spec { max: wanted, ..plain(0) }, Some(trap));
+        }
+        let max = if row.phase == Phase::LastStep { wanted } else { shape.max };
+        let at = wanted as usize - 1;
+        let stopping = |variant| {
+            let plain = plain(variant);
+            let (heard, chosen) = self.isolated.of(&plain, &self.names);
+            if row.ending == Ending::StopToken {
+                let token = chosen[0][at];
+                return (!chosen[0][..at].contains(&token)).then_some(Spec { stop_token: Some(token), max, ..plain });
             }
-            _ => {
-                let (text, pieces) = (&heard.text[&0], self.pieces(&plain));
-                let fits = |t: usize| {
-                    let piece = &pieces[t];
-                    let before: usize = pieces[..t].iter().map(String::len).sum();
-                    !piece.is_empty() && !piece.contains('\u{fffd}') && text.find(piece.as_str()) == Some(before)
-                };
-                let at = nearest(wanted, shape.max, fits).expect("some piece is new");
-                (Spec { stop: Some(pieces[at as usize - 1].clone()), max: cap(row, at, shape), ..plain }, at)
-            }
+            // Text that comes with this token and stands nowhere before.
+            let (text, piece) = (&heard.text[&0], &heard.tokens[&0][at]);
+            let before = match at {
+                0 => String::new(),
+                _ => self.isolated.of(&Spec { max: wanted - 1, ..plain.clone() }, &self.names).0.text[&0].clone(),
+            };
+            let fits = !piece.starts_with("bytes:") && !piece.is_empty() && text.find(piece.as_str()) == Some(before.len());
+            fits.then(|| Spec { stop: Some(piece.clone()), max, ..plain })
         };
-        (spec, Some(Trap { marker: 0, when: When::Token(row.n - 1, at), hold, door: false }))
+        (0..200).find_map(stopping).map(|spec| (spec, Some(trap))).expect("some prompt of two hundred has a new piece there")
     }
 
-    /// The text that each token of the first answer added.
-    fn pieces(&self, spec: &Spec) -> Vec<String> {
-        let text = |max: u32| self.isolated.of(&Spec { max, n: 1, hot: false, ..spec.clone() }, &self.names).0.text[&0].clone();
-        let texts: Vec<String> = (1..=spec.max).map(text).collect();
-        let mut before = String::new();
-        let piece = |now: String| {
-            let piece = now.strip_prefix(before.as_str()).unwrap_or("").to_owned();
-            before = now;
-            piece
-        };
-        texts.into_iter().map(piece).collect()
+    /// The token that is under way when a victim in a small pool is preempted: the steps are the same each time, so it is found by trying.
+    fn preempted_at(&self, n: u32, model: &Loaded) -> u32 {
+        if let Some(known) = self.preempted_at.lock().expect("no asker panicked").get(&n) {
+            return *known;
+        }
+        let stand = Stand::start(Setup { blocks: SMALL_POOL, ..Setup::new(model) });
+        let row = Row { ending: Ending::Requested, phase: Phase::Preempted, n, stream: false };
+        let shape = Shape::of(&row);
+        let post = |stand: &Stand, id: &str, body: serde_json::Value| Caller::post(stand.addr, PATH, id, &body);
+        let spec = Spec::victim(n, shape.max);
+        let (holder, name) = (Spec::neighbour(shape.neighbour), format!("trial-{n}"));
+        let reach = Reach { row, name, spec, holder, trap: None, shape, post: &post, hold: Hold::After, reads: false };
+        let held = self.reach(&stand, &reach).expect("nothing ends it before");
+        let at = stand.gate.planned(held.victim.marker, 0);
+        assert_eq!(stand.request("POST", &format!("/v1/runs/trial-{n}/cancel")).0, 200);
+        self.preempted_at.lock().expect("no asker panicked").insert(n, at);
+        at
     }
 }
 
-/// Tokens asked for where a stop comes at `at`: that many where stop and length are to fall together.
-fn cap(row: &Row, at: u32, shape: Shape) -> u32 {
-    if row.phase == Phase::LastStep { at } else { shape.max }
-}
-
-/// The ordinal nearest to `wanted` of a token that fits.
-fn nearest(wanted: u32, max: u32, fits: impl Fn(usize) -> bool) -> Option<u32> {
-    let mut all: Vec<u32> = (1..=max).filter(|t| fits(*t as usize - 1)).collect();
-    all.sort_by_key(|t| t.abs_diff(wanted));
-    all.first().copied()
+/// Prompts that keep the one thread that tokenises busy for longer than a deadline; each is too long in the end.
+fn busy_tokeniser(stand: &Stand, name: &str) -> Vec<Caller> {
+    let start = |i: u32| {
+        let id = format!("{name}-long-{i}");
+        let body = serde_json::json!({"prompt": "abcdefghij".repeat(super::LONG_WORD / 10), "max_tokens": 1});
+        let caller = Caller::post(stand.addr, PATH, &id, &body);
+        stand.until("a long prompt is handed on", || stand.is_submitted(&id));
+        caller
+    };
+    (0..super::LONG_WORDS).map(start).collect()
 }
 
 /// Whether the deadline is counted by the worker from the moment it takes the submit.
@@ -442,8 +473,8 @@ pub fn check_run(row: &Row, stand: &Stand, id: &str, heard: &Heard, before: &Hea
     let stalled = row.ending == Ending::Stalled;
     match stalled {
         // What was given to the connection of a caller who does not read may have died there.
-        true => assert!(heard.tokens() <= run.tokens.delivered && run.tokens.delivered > 0, "{row}"),
-        false => assert_eq!(run.tokens.delivered, heard.tokens(), "{row}: {heard:?}"),
+        true => assert!(heard.count() <= run.tokens.delivered && run.tokens.delivered > 0, "{row}"),
+        false => assert_eq!(run.tokens.delivered, heard.count(), "{row}: {heard:?}"),
     }
     let word = match (heard.complete, run.tokens.delivered) {
         (true, _) => "complete",
@@ -484,15 +515,5 @@ fn check_phase(row: &Row, stand: &Stand, id: &str, run: &RunView) {
     }
     if matches!(row.phase, Phase::Tokenising | Phase::Queued) {
         assert_eq!((run.blocks.peak, run.steps.total, run.tokens.generated), (0, 0, 0), "{row}");
-    }
-}
-
-/// A failure for the step that is held.
-pub fn failure(ending: Ending) -> Option<DeviceError> {
-    match ending {
-        Ending::DeviceStep => Some(DeviceError::Step("as the test wants it".into())),
-        Ending::DeviceHung => Some(DeviceError::Hung("as the test wants it".into())),
-        Ending::DeviceLost => Some(DeviceError::Lost("as the test wants it".into())),
-        _ => None,
     }
 }

@@ -300,7 +300,9 @@ impl EngineThread {
     fn stop_beats_length(&self, effects: &mut [Effect]) {
         for effect in effects {
             let (attempt, outcome) = match effect {
-                Effect::Journal(Some(attempt), Event::AttemptEnded { outcome }) | Effect::Ended { attempt, outcome, .. } => (attempt, outcome),
+                Effect::Journal(Some(attempt), Event::AttemptEnded { outcome }) | Effect::Ended { attempt, outcome, .. } => {
+                    (attempt, outcome)
+                }
                 _ => continue,
             };
             if outcome.cause == Cause::Length && self.answers.get(attempt).is_some_and(|live| live.answer.is_stopped()) {

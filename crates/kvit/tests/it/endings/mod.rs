@@ -30,10 +30,9 @@ const PATIENCE: Duration = Duration::from_secs(60);
 const MARKERS: u32 = 1024;
 /// Positions of a sequence of the tiny model.
 const CONTEXT: u32 = 2048;
-/// Bytes of a word that takes the tokeniser some time.
-const LONG_WORD: usize = 24_000;
-/// So many such words keep it busy for longer than a deadline.
-const LONG_WORDS: u32 = 12;
+/// Turns of a conversation that takes the tokeniser some time, and how many such conversations keep it busy for longer than a deadline.
+const MANY_TURNS: usize = 10_000;
+const LONG_PROMPTS: u32 = 3;
 /// A deadline's length in the first try of a row; doubled in each further one.
 const FIRST_TRY: Duration = Duration::from_millis(200);
 const TRIES: u32 = 6;

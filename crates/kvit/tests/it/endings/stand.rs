@@ -108,17 +108,12 @@ pub fn key(id: &str) -> RunKey {
 
 impl Stand {
     pub fn start(setup: Setup) -> Stand {
-        let options =
-            CpuOptions { threads: 1, blocks_total: setup.blocks, block_tokens: 16, slots: setup.max_running, isa: None };
+        let options = CpuOptions { threads: 1, blocks_total: setup.blocks, block_tokens: 16, slots: setup.max_running, isa: None };
         let device = CpuDevice::new(setup.model.llama.clone(), options).expect("the device starts");
         let (gate, gated) = gate(Box::new(device));
         let journal = Journal::new(Clock::start(), Limits { records: 16_384, runs: 10_000 });
-        let engine = EngineConfig {
-            step_tokens: 32,
-            max_running: setup.max_running,
-            queue_limit: setup.queue_limit,
-            ..EngineConfig::default()
-        };
+        let engine =
+            EngineConfig { step_tokens: 32, max_running: setup.max_running, queue_limit: setup.queue_limit, ..EngineConfig::default() };
         let info = ModelInfo {
             id: "tiny".into(),
             context: engine::Device::limits(&gated).context,

@@ -229,9 +229,7 @@ impl Row {
     pub fn all() -> impl Iterator<Item = Row> {
         let shapes = [(1, true), (1, false), (3, true), (3, false)];
         Ending::ALL.into_iter().flat_map(move |ending| {
-            Phase::ALL
-                .into_iter()
-                .flat_map(move |phase| shapes.into_iter().map(move |(n, stream)| Row { ending, phase, n, stream }))
+            Phase::ALL.into_iter().flat_map(move |phase| shapes.into_iter().map(move |(n, stream)| Row { ending, phase, n, stream }))
         })
     }
 

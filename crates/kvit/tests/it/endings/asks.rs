@@ -72,10 +72,13 @@ impl Names {
     }
 }
 
+/// What an isolated run's caller heard, and the tokens that the device chose for each answer.
+type Alone = (Heard, Vec<Vec<u32>>);
+
 /// Answers of isolated runs.
 pub struct Isolated {
     stand: Mutex<Stand>,
-    known: Mutex<HashMap<Spec, (Heard, Vec<Vec<u32>>)>>,
+    known: Mutex<HashMap<Spec, Alone>>,
     asked: AtomicU64,
 }
 
@@ -86,7 +89,7 @@ impl Isolated {
     }
 
     /// What it answers, and the tokens that the device chose.
-    pub fn of(&self, spec: &Spec, names: &Names) -> (Heard, Vec<Vec<u32>>) {
+    pub fn of(&self, spec: &Spec, names: &Names) -> Alone {
         let stand = self.stand.lock().expect("no asker panicked");
         if let Some(known) = self.known.lock().expect("no asker panicked").get(spec) {
             return known.clone();
@@ -94,7 +97,7 @@ impl Isolated {
         let id = format!("isolated-{}", self.asked.fetch_add(1, Ordering::Relaxed));
         let marker = names.marker();
         let mut caller = Caller::post(stand.addr, PATH, &id, &spec.body(marker, &id, false));
-        let heard = caller.to_end();
+        let heard = caller.finish();
         assert!(heard.complete, "{spec:?}: {heard:?}");
         assert_eq!(stand.settled(&id).tokens.cached_prompt, 0, "an isolated run finds nothing");
         let chosen = (0..spec.n).map(|s| stand.gate.chosen(marker, s)).collect();

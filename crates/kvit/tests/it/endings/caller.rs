@@ -155,7 +155,7 @@ impl Caller {
     }
 
     /// Reads the answer to its end.
-    pub fn to_end(&mut self) -> Heard {
+    pub fn finish(&mut self) -> Heard {
         let since = Instant::now();
         while !self.read().over && self.take() {
             assert!(since.elapsed() < PATIENCE, "the answer never ended: {:?}", self.read());

@@ -68,7 +68,7 @@ impl World {
     fn assert_refused(&self, row: &Row, stand: &Stand, cause: Cause) {
         let id = format!("{row}-again");
         let mut again = self.start(stand, id.clone(), Spec::victim(1, 16), &row.to_string(), row.stream);
-        let heard = again.caller.to_end();
+        let heard = again.caller.finish();
         assert_eq!((heard.code.as_deref(), heard.count()), (Some(cause.as_str()), 0), "{row}: {heard:?}");
         stand.settled(&id);
         once(stand, &id, 1);
@@ -101,7 +101,7 @@ impl World {
         }
         let steps = stand.gate.held();
         stand.gate.go((!at_door).then(|| failure(row.ending)));
-        let heard = victim.caller.to_end();
+        let heard = victim.caller.finish();
         let (expected, _) = self.isolated.of(&victim.spec, &self.names);
         check_run(row, &stand, &victim.id, &heard, &before, &expected);
         self.cancel_afterwards(row, &stand, &victim.id);
@@ -153,7 +153,7 @@ impl World {
             stand.gate.engine_at_door();
         }
         stand.gate.break_door();
-        let heard = victim.caller.to_end();
+        let heard = victim.caller.finish();
         let run = stand.settled(&victim.id);
         let outcome = run.outcome.clone().expect("it has one");
         assert_eq!((outcome.kind, outcome.cause), ("failed", "worker_lost"), "{row}");
@@ -176,7 +176,7 @@ impl World {
         let (status, answer) = stand.request("GET", "/v1/kv");
         assert_eq!((status, answer["error"]["code"].as_str()), (503, Some("worker_silent")), "{row}");
         let mut again = Caller::post(stand.addr, PATH, "again", &Spec::victim(1, 16).body(victim.marker, "again", row.stream));
-        let heard = again.to_end();
+        let heard = again.finish();
         assert_eq!((heard.status, heard.code.as_deref()), (Some(503), Some("worker_lost")), "{row}");
     }
 
@@ -194,7 +194,7 @@ impl World {
         let quarantined = owned(&cut, &[&taker.id]);
         stand.gate.go(Some(failure(Ending::DeviceHung)));
         self.assert_same_fate(&stand, &mut taker, Cause::DeviceError);
-        let heard = victim.caller.to_end();
+        let heard = victim.caller.finish();
         let (expected, _) = self.isolated.of(&victim.spec, &self.names);
         let before = if row.stream { heard.clone() } else { Heard::default() };
         check_run(row, &stand, &victim.id, &heard, &before, &expected);
@@ -267,7 +267,7 @@ impl World {
     }
 
     fn check_rejected(&self, row: &Row, stand: &Stand, victim: &mut Run, before: &Heard) {
-        let heard = victim.caller.to_end();
+        let heard = victim.caller.finish();
         let (expected, _) = self.isolated.of(&victim.spec, &self.names);
         check_run(row, stand, &victim.id, &heard, before, &expected);
         self.cancel_afterwards(row, stand, &victim.id);
@@ -311,7 +311,7 @@ impl World {
         let reach = Reach { row: first, name, spec, holder, trap: None, shape, post: &plain, hold, reads: false };
         let Held { mut holder, victim: mut waits, .. } = self.reach(&stand, &reach).expect("nothing ends it before");
         let mut victim = self.start(&stand, row.to_string(), Spec::victim(row.n, 16), &row.to_string(), row.stream);
-        let heard = victim.caller.to_end();
+        let heard = victim.caller.finish();
         assert_eq!((heard.status, heard.code.as_deref(), heard.count()), (Some(429), Some("queue_full"), 0), "{row}");
         let run = stand.settled(&victim.id);
         assert_eq!((run.outcome.map(|o| o.cause), run.delivery, run.guarantee), (Some("queue_full"), "none", Some("confirmed")), "{row}");

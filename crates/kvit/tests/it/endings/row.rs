@@ -46,7 +46,7 @@ impl World {
 
     /// The run came to its own end, with the answer of an isolated one.
     pub fn assert_healthy(&self, stand: &Stand, run: &mut Run) -> RunView {
-        let heard = run.caller.to_end();
+        let heard = run.caller.finish();
         let (expected, _) = self.isolated.of(&run.spec, &self.names);
         assert!(heard.complete, "{} was to notice nothing: {heard:?}", run.id);
         assert!(heard.answer() == expected.answer(), "{} was to answer as alone: {heard:?}, alone {expected:?}", run.id);
@@ -269,8 +269,8 @@ impl World {
         if !held.busy.is_empty() && stand.has(name, |e| matches!(e, Event::Queued { .. })) {
             // The tokeniser was quicker than the deadline.
             stand.gate.go(None);
-            held.holder.caller.to_end();
-            held.busy.iter_mut().for_each(|caller| drop(caller.to_end()));
+            held.holder.caller.finish();
+            held.busy.iter_mut().for_each(|caller| drop(caller.finish()));
             stand.until("the last run is gone", || stand.cut().attempts.is_empty());
             return false;
         }
@@ -285,12 +285,12 @@ impl World {
         }
         let second = self.second(row, &held);
         let Held { mut holder, mut victim, follower, before, mut busy, .. } = held;
-        busy.iter_mut().for_each(|caller| drop(caller.to_end()));
+        busy.iter_mut().for_each(|caller| drop(caller.finish()));
         let heard = match row.ending {
             Ending::Closed | Ending::Stalled => victim.caller.drain(),
             Ending::Reset => victim.caller.read(),
             _ if second == Some(Cause::ClientClosed) => victim.caller.drain(),
-            _ => victim.caller.to_end(),
+            _ => victim.caller.finish(),
         };
         let (expected, _) = self.isolated.of(&victim.spec, &self.names);
         check_run(row, stand, name, &heard, &before, &expected);
@@ -347,7 +347,7 @@ impl World {
 
     /// A run that ended for the same cause as the victim: what it answered was right as far as it went.
     pub fn assert_same_fate(&self, stand: &Stand, run: &mut Run, cause: Cause) {
-        let heard = run.caller.to_end();
+        let heard = run.caller.finish();
         let view = stand.settled(&run.id);
         assert_eq!(view.outcome.as_ref().map(|o| o.cause), Some(cause.as_str()), "{}", run.id);
         let (expected, _) = self.isolated.of(&run.spec, &self.names);
@@ -377,7 +377,7 @@ impl World {
             Some(Cause::CancelRequested) => assert_eq!(stand.request("POST", &cancel).0, 200, "{row}"),
             Some(_) => {
                 if !held.at_door {
-                    held.victim.caller.to_end();
+                    held.victim.caller.finish();
                 }
                 held.victim.caller.leave(Leave::Close);
                 if held.at_door {

@@ -203,7 +203,7 @@ pub enum Never {
     /// Only a panic of the tokeniser could do it, and no input is known to cause one.
     NoSuchInput,
     /// One gives way because there are several; the last one left is never preempted.
-    NeverPreemptedAlone,
+    AloneIsNotPreempted,
     /// Nothing in this server says it: there is no proxy, no upstream and no forecast of deadlines in it.
     NotBuilt,
 }
@@ -246,7 +246,7 @@ impl Row {
             (E::QueueDeadline, _) => Some(Never::Scheduled),
             (E::DeviceStep | E::DeviceHung, phase) if !phase.has_rows() => Some(Never::NotInTheStep),
             (E::WorkerError, P::Tokenising) => Some(Never::NoSuchInput),
-            (E::WorkerError, P::Preempted) => Some(Never::NeverPreemptedAlone),
+            (E::WorkerError, P::Preempted) => Some(Never::AloneIsNotPreempted),
             (E::WorkerError, _) if early => Some(Never::PromptFits),
             (E::EdgeTimeout | E::UpstreamError | E::DeadlineUnreachable, _) => Some(Never::NotBuilt),
             (E::Invalid | E::OverLimit | E::QueueFull, P::Tokenising) => None,

@@ -275,12 +275,13 @@ impl World {
 
     fn refused_by_its_prompt(&self, row: &Row) {
         let stand = Stand::start(Setup { blocks: 64, ..Setup::new(&self.model) });
+        let context = stand.gate.context();
         let (hold, name) = (Hold::Before, row.to_string());
         let post = |stand: &Stand, id: &str, mut body: Value| {
             match row.ending {
                 Ending::Invalid => body["prompt"][7] = json!(u32::MAX),
-                Ending::OverLimit => body["prompt"] = json!(vec![50; super::CONTEXT as usize]),
-                _ => body["max_tokens"] = json!(super::CONTEXT),
+                Ending::OverLimit => body["prompt"] = json!(vec![50; context as usize]),
+                _ => body["max_tokens"] = json!(context),
             }
             Caller::post(stand.addr, PATH, id, &body)
         };

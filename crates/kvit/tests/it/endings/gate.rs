@@ -297,6 +297,11 @@ impl Gate {
         self.lock().planned.get(&(marker, sequence)).copied().unwrap_or(0)
     }
 
+    /// Positions that a sequence may have.
+    pub fn context(&self) -> u32 {
+        self.limits.context
+    }
+
     /// Tokens that the device chose for a run's sequence.
     pub fn chosen(&self, marker: u32, sequence: u32) -> Vec<u32> {
         self.lock().chosen.get(&(marker, sequence)).cloned().unwrap_or_default()

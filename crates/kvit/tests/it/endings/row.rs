@@ -25,8 +25,10 @@ pub struct World {
     pub model: Loaded,
     pub isolated: Isolated,
     pub names: Names,
+    /// A deadline's length in the first try of a row.
+    pub first_try: Duration,
     /// By number of answers: the token that is under way when a victim is preempted.
-    pub preempted_at: Mutex<HashMap<u32, u32>>,
+    preempted_at: Mutex<HashMap<u32, u32>>,
 }
 
 /// A run of a row.
@@ -38,6 +40,10 @@ pub struct Run {
 }
 
 impl World {
+    pub fn new(model: Loaded, names: Names, first_try: Duration) -> World {
+        World { isolated: Isolated::new(&model), model, names, first_try, preempted_at: Mutex::default() }
+    }
+
     pub fn start(&self, stand: &Stand, id: String, spec: Spec, salt: &str, stream: bool) -> Run {
         let marker = self.names.marker();
         let caller = Caller::post(stand.addr, PATH, &id, &spec.body(marker, salt, stream));

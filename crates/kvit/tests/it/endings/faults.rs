@@ -121,7 +121,7 @@ impl World {
         self.assert_account(row, &stand, quarantined);
         match lost {
             true => self.assert_refused(row, &stand, Cause::DeviceError),
-            false => drop(self.assert_nothing_stale(row, &stand, &victim.id, 0)),
+            false => drop(self.assert_nothing_stale(row, &stand, &victim.id)),
         }
         self.assert_account(row, &stand, quarantined);
         // What is told of a step after it was given up is counted and changes nothing.
@@ -180,6 +180,26 @@ impl World {
         assert_eq!((heard.status, heard.code.as_deref()), (Some(503), Some("worker_lost")), "{row}");
     }
 
+    /// A cancel is on its way when the worker dies: then the cancel is the outcome, and nobody says `released`.
+    pub fn cancelled_and_lost(&self) {
+        let row = Row { ending: Ending::Requested, phase: Phase::EarlyDecode, n: 1, stream: true };
+        let stand = Stand::start(self.setup(&row));
+        let shape = Shape::of(&row);
+        let trap = Trap { door: true, ..self.trap(&row, row.phase, shape) };
+        let (spec, beside) = (Spec::victim(1, shape.max), Spec::neighbour(shape.neighbour));
+        let Held { mut holder, mut victim, .. } = self.hold(&row, &stand, spec, beside, Some(trap));
+        let (status, run) = stand.request("POST", &format!("/v1/runs/{}/cancel?wait_ms=0", victim.id));
+        assert_eq!((status, &run["state"], &run["released"]), (200, &json!("stopping"), &json!(false)));
+        stand.gate.break_door();
+        let heard = victim.caller.finish();
+        let run = stand.settled(&victim.id);
+        assert_eq!((run.outcome.map(|o| o.cause), run.guarantee, run.released), (Some("cancel_requested"), Some("best_effort"), false));
+        assert_eq!((heard.code.as_deref(), heard.count()), (Some("cancel_requested"), run.tokens.delivered));
+        assert_eq!(stand.count(&victim.id, |e| matches!(e, Event::Void)), 1);
+        assert_eq!(stand.count(&victim.id, |e| matches!(e, Event::Released { .. })), 0);
+        self.assert_same_fate(&stand, &mut holder, Cause::WorkerLost);
+    }
+
     /// A device takes so many blocks along that a run which was promised them runs short.
     pub fn worker_error(&self, row: &Row) {
         // What is left holds the prompt and a block or two of the answer.
@@ -207,7 +227,7 @@ impl World {
         self.assert_account(row, &stand, quarantined);
         let mut after = self.start(&stand, format!("{row}-after"), Spec::neighbour(20), "after", !row.stream);
         self.assert_healthy(&stand, &mut after);
-        self.assert_nothing_stale(row, &stand, &victim.id, 0);
+        self.assert_nothing_stale(row, &stand, &victim.id);
         self.assert_account(row, &stand, quarantined);
     }
 
@@ -262,7 +282,7 @@ impl World {
         self.assert_same_fate(&stand, &mut holder, Cause::DeviceError);
         self.check_rejected(row, &stand, &mut victim, &before);
         self.assert_account(row, &stand, quarantined);
-        self.assert_nothing_stale(row, &stand, &victim.id, 0);
+        self.assert_nothing_stale(row, &stand, &victim.id);
         self.assert_account(row, &stand, quarantined);
     }
 
@@ -293,7 +313,7 @@ impl World {
         self.check_rejected(row, &stand, &mut victim, &Heard::default());
         self.assert_healthy(&stand, &mut holder);
         self.assert_account(row, &stand, 0);
-        self.assert_nothing_stale(row, &stand, &victim.id, 0);
+        self.assert_nothing_stale(row, &stand, &victim.id);
         self.assert_account(row, &stand, 0);
     }
 
@@ -323,7 +343,7 @@ impl World {
         self.assert_healthy(&stand, &mut holder);
         self.assert_healthy(&stand, &mut waits);
         self.assert_account(row, &stand, 0);
-        self.assert_nothing_stale(row, &stand, &victim.id, 0);
+        self.assert_nothing_stale(row, &stand, &victim.id);
         self.assert_account(row, &stand, 0);
     }
 }

@@ -144,10 +144,19 @@ fn every_cause_has_a_row_or_says_why_not() {
     }
 }
 
+fn tiny_world() -> World {
+    World::new(Loaded::tiny(), Names::new(model::tiny::VOCAB, MARKERS), Duration::from_millis(200))
+}
+
 #[test]
 fn every_ending_in_every_phase() {
-    let world = World::new(Loaded::tiny(), Names::new(model::tiny::VOCAB, MARKERS), Duration::from_millis(200));
-    run_table(&world, &rows(), 4);
+    run_table(&tiny_world(), &rows(), 4);
+}
+
+// contract: C-7
+#[test]
+fn a_cancel_before_the_worker_is_lost_is_the_outcome() {
+    tiny_world().cancelled_and_lost();
 }
 
 /// A sample for a model that takes its time: some rows of every ending, phases and shapes mixed.

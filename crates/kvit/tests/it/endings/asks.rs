@@ -43,10 +43,11 @@ impl Spec {
         (0..self.prompt).map(|i| 40 + (self.prompt * 13 + self.variant * 57 + i * 31 + i * i * 7) % 200).collect()
     }
 
+    /// The request. Of the likeliest forty tokens, none is a marker.
     pub fn body(&self, marker: u32, salt: &str, stream: bool) -> Value {
         let stops: Vec<u32> = std::iter::once(marker).chain(self.stop_token).collect();
         let mut body = json!({"prompt": self.tokens(), "max_tokens": self.max, "n": self.n, "temperature": if self.hot { 0.9 } else { 0.0 },
-            "seed": 7, "repetition_penalty": 1.5, "ignore_eos": true, "stop_token_ids": stops, "logprobs": 0, "cache_salt": salt, "stream": stream});
+            "seed": 7, "top_k": 40, "repetition_penalty": 1.5, "ignore_eos": true, "stop_token_ids": stops, "logprobs": 0, "cache_salt": salt, "stream": stream});
         if let Some(stop) = &self.stop {
             body["stop"] = json!(stop);
         }

@@ -91,7 +91,7 @@ impl World {
             stand.gate.refuse();
             stand.gate.open_door();
         } else {
-            let cut = stand.quiet();
+            let cut = stand.quiet(|| false);
             let mut runs = vec![holder.id.as_str()];
             runs.extend(row.phase.has_rows().then_some(victim.id.as_str()));
             if row.ending != Ending::DeviceStep {
@@ -127,6 +127,7 @@ impl World {
         // What is told of a step after it was given up is counted and changes nothing.
         let late = if row.ending == Ending::DeviceStep { 0 } else { steps.saturating_sub(1) };
         if !at_door {
+            stand.until("the late fences", || stand.cut().late_completions >= late);
             assert_eq!(stand.cut().late_completions, late, "{row}");
         }
     }
@@ -240,12 +241,12 @@ impl World {
         let caller = Caller::post(stand.addr, PATH, &id, &taken.body(marker, "taker", true));
         let taker = Run { id, spec: taken, marker, caller };
         stand.until("the taker's third token", || stand.gate.has_caught());
-        stand.quiet();
+        stand.quiet(|| false);
         let (id, marker) = (row.to_string(), self.names.marker());
         let caller = post(stand, &id, spec.body(marker, &id, row.stream));
         let victim = Run { id, spec, marker, caller };
         stand.until("the victim waits", || stand.has(&victim.id, |e| matches!(e, Event::Queued { .. })));
-        (taker, stand.quiet(), victim)
+        (taker, stand.quiet(|| false), victim)
     }
 
     /// Runs that are refused: on arrival, by their prompt, or because a device took the blocks along that they waited for.
@@ -277,7 +278,7 @@ impl World {
         let shape = Shape::of(row);
         let held = self.hold(row, &stand, Spec::victim(row.n, shape.max), Spec::neighbour(shape.neighbour), None);
         let Held { mut holder, mut victim, before, .. } = held;
-        let quarantined = owned(&stand.quiet(), &[&holder.id]);
+        let quarantined = owned(&stand.quiet(|| false), &[&holder.id]);
         stand.gate.go(Some(failure(Ending::DeviceHung)));
         self.assert_same_fate(&stand, &mut holder, Cause::DeviceError);
         self.check_rejected(row, &stand, &mut victim, &before);

@@ -149,7 +149,7 @@ impl World {
             stand.settled(&holder.id);
             return None;
         }
-        stand.quiet();
+        stand.quiet(|| is_over(&holder.id));
         let marker = self.names.marker();
         let at_door = row.phase == Phase::Tokenising && !needs_time_at_worker(row.ending);
         if at_door {
@@ -166,7 +166,7 @@ impl World {
             Phase::Tokenising => stand.until("the submit is handed on", || stand.is_submitted(&victim.id)),
             Phase::Queued => {
                 stand.until("the victim waits", || is_queued(&victim.id) || is_over(&victim.id));
-                stand.quiet();
+                stand.quiet(|| is_over(&holder.id));
             }
             _ => {
                 stand.until("the victim waits", || is_queued(&victim.id) || is_over(&victim.id));
@@ -185,11 +185,11 @@ impl World {
                     if !gate.has_caught() {
                         break;
                     }
+                    let preempted = || stand.has(&victim.id, |e| matches!(e, Event::Preempted));
                     match trap.door {
                         true => gate.engine_at_door(),
-                        false => drop(stand.quiet()),
+                        false => drop(stand.quiet(|| preempted() || is_over(&victim.id) || is_over(&holder.id))),
                     }
-                    let preempted = || stand.has(&victim.id, |e| matches!(e, Event::Preempted));
                     if row.phase != Phase::Preempted || preempted() || is_over(&victim.id) {
                         break;
                     }

@@ -27,6 +27,8 @@ use super::gate::{Gate, gate};
 
 const WORKER: Incarnation = Incarnation(0x1111);
 const GATEWAY: Incarnation = Incarnation(0x2222);
+/// Steps that the engine keeps in flight.
+const STEPS_IN_FLIGHT: u64 = 2;
 /// Questions with at least this number are the test's own.
 const OWN_ASKS: u64 = 1 << 60;
 
@@ -200,12 +202,10 @@ impl Stand {
         }
     }
 
-    /// Waits until the held step and what waits behind it are all that is under way, and the engine has planned what it can.
-    pub fn quiet(&self) -> Snapshot {
-        self.gate.quiet();
-        self.cut();
-        // The first answer may have come before the plan that followed the mail before it.
-        self.cut();
+    /// Waits until the held step and one behind it, as many as may be in flight, are all that is under way: then the engine plans nothing
+    /// until they go. `or` names what else may keep it from planning.
+    pub fn quiet(&self, or: impl Fn() -> bool) -> Snapshot {
+        self.until("two steps in flight", || self.gate.held() == STEPS_IN_FLIGHT || or());
         self.gate.quiet();
         self.cut()
     }

@@ -264,3 +264,18 @@ fn a_fence_is_journalled_of_a_run_that_was_in_a_step_and_of_no_other() {
     assert_eq!((fences("waits"), fences("steps")), (0, 1));
     w.assert_at_rest();
 }
+
+#[test]
+fn a_run_that_needs_the_whole_pool_runs_and_one_block_more_is_refused() {
+    let mut w = World::small(10);
+    let submit = |w: &mut World, name: &str, cap| {
+        let s = Submission { stop_tokens: vec![], max_tokens: Some(cap), ..w.submission(name) };
+        w.start(s, &prompt(1, 30));
+    };
+    submit(&mut w, "more", 12);
+    assert_eq!(w.seen("more").ended[0].cause, Cause::CannotFit);
+    submit(&mut w, "whole", 11);
+    w.finish(50);
+    assert_eq!((w.seen("whole").answers[&0].len(), w.seen("whole").ended[0].cause), (11, Cause::Length));
+    w.assert_at_rest();
+}

@@ -14,7 +14,12 @@ fn prompt(seed: u32, len: usize) -> Vec<u32> {
 }
 
 fn endless(w: &mut World, name: &str) {
-    let s = Submission { stop_tokens: vec![], max_tokens: Some(100), ..w.submission(name) };
+    capped(w, name, 100);
+}
+
+/// Ten tokens of prompt, three blocks, and so many of an answer.
+fn capped(w: &mut World, name: &str, cap: u32) {
+    let s = Submission { stop_tokens: vec![], max_tokens: Some(cap), ..w.submission(name) };
     w.start(s, &prompt(1, 10));
 }
 
@@ -277,5 +282,81 @@ fn a_run_that_needs_the_whole_pool_runs_and_one_block_more_is_refused() {
     submit(&mut w, "whole", 11);
     w.finish(50);
     assert_eq!((w.seen("whole").answers[&0].len(), w.seen("whole").ended[0].cause), (11, Cause::Length));
+    w.assert_at_rest();
+}
+
+fn state(w: &World, name: &str) -> Option<&'static str> {
+    w.engine.snapshot(false).attempts.iter().find(|a| a.attempt == id(name)).map(|a| a.state)
+}
+
+#[test]
+fn as_many_answers_as_there_are_slots_run_and_one_more_is_refused() {
+    let mut w = World::small(80);
+    for (name, n) in [("more", 9), ("all", 8)] {
+        let s = Submission { n, stop_tokens: vec![], max_tokens: Some(3), ..w.submission(name) };
+        w.start(s, &prompt(1, 6));
+    }
+    assert_eq!(w.seen("more").ended[0].cause, Cause::OverLimit);
+    w.finish(30);
+    assert_eq!((w.seen("all").answers.len(), w.seen("all").ended[0].cause), (8, Cause::Length));
+    w.assert_at_rest();
+}
+
+#[test]
+fn a_prompt_that_fills_the_pool_alone_is_let_in() {
+    let mut w = World::small(10);
+    w.submit("a", &prompt(1, 40), 1);
+    w.finish(20);
+    assert_eq!(w.seen("a").answers[&0].len(), 1);
+    w.assert_at_rest();
+}
+
+// contract: C-16
+#[test]
+fn who_fits_beside_another_to_the_block_is_let_in_and_who_does_not_waits() {
+    for (len, expected) in [(28, "prefilling"), (29, "queued")] {
+        let mut w = World::small(10);
+        capped(&mut w, "a", 20);
+        w.step();
+        assert_eq!(w.engine.snapshot(false).active, 3);
+        w.submit("b", &prompt(2, len), 1);
+        w.fill();
+        assert_eq!(state(&w, "b"), Some(expected), "{len} tokens, seven blocks are left");
+        w.cancel("a", Cause::ClientClosed);
+        w.finish(20);
+        assert_eq!(w.seen("b").answers[&0].len(), 1);
+        w.assert_at_rest();
+    }
+}
+
+#[test]
+fn who_waits_for_a_slot_waits_though_there_is_room() {
+    let mut w = World::small(80);
+    let s = Submission { n: 8, stop_tokens: vec![], max_tokens: Some(30), ..w.submission("all") };
+    w.start(s, &prompt(1, 6));
+    w.step();
+    w.submit("b", &prompt(2, 6), 1);
+    w.fill();
+    assert_eq!(state(&w, "b"), Some("queued"));
+    w.cancel("all", Cause::ClientClosed);
+    w.finish(20);
+    assert_eq!(w.seen("b").answers[&0].len(), 1);
+    w.assert_at_rest();
+}
+
+// contract: C-16
+#[test]
+fn who_waits_for_blocks_that_a_device_took_along_is_refused() {
+    let mut w = World::small(10);
+    capped(&mut w, "a", 20);
+    w.step();
+    w.submit("b", &prompt(2, 32), 1);
+    w.fill();
+    assert_eq!(state(&w, "b"), Some("queued"));
+    let done = w.device.fail_step(DeviceError::Hung("simulated".into())).expect("a step is queued");
+    w.device.queue.clear();
+    w.apply(Input::StepDone(done));
+    w.fill();
+    assert_eq!(w.seen("b").ended[0].cause, Cause::CannotFit);
     w.assert_at_rest();
 }

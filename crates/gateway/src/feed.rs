@@ -148,7 +148,8 @@ impl Reader {
 }
 
 impl Drop for Reader {
-    /// The second line behind the connection's watcher. Where the connection lives on, the caller reset its HTTP/2 stream.
+    /// The second line behind the connection's watcher. Where the connection lives on, the caller reset its HTTP/2 stream; where the
+    /// delivery is over already, the gateway itself closed the connection and the reader went with it: nobody left a second time.
     fn drop(&mut self) {
         if !self.finished {
             self.calls.caller_gone(&self.key, self.seat, self.conn.gone().unwrap_or(Cause::ClientReset));

@@ -22,12 +22,12 @@ pub(crate) struct Answer {
 struct SequenceText {
     detokenizer: Detokenizer,
     stops: StopFinder,
-    over: bool,
+    finish: Option<Cause>,
 }
 
 impl Answer {
     pub(crate) fn new(text: Arc<Text>, n: u32, stops: &[String], logprobs: bool) -> Answer {
-        let one = |_| SequenceText { detokenizer: text.detokenizer(), stops: StopFinder::new(stops), over: false };
+        let one = |_| SequenceText { detokenizer: text.detokenizer(), stops: StopFinder::new(stops), finish: None };
         let sequences = (0..n).map(one).collect();
         Answer { text, logprobs, sequences }
     }
@@ -43,7 +43,7 @@ impl Answer {
             logprobs: self.logprob(sampled).into_iter().collect(),
             finish,
         };
-        let Some(seq) = self.sequences.get_mut(sequence as usize).filter(|s| !s.over) else { return (delta, false) };
+        let Some(seq) = self.sequences.get_mut(sequence as usize).filter(|s| s.finish.is_none()) else { return (delta, false) };
         let mut hit = false;
         // A stop token ends the answer and is no part of it.
         if finish != Some(Cause::Stop) {
@@ -63,8 +63,13 @@ impl Answer {
         if hit {
             delta.finish = Some(Cause::Stop);
         }
-        seq.over = delta.finish.is_some();
+        seq.finish = delta.finish;
         (delta, hit && finish.is_none())
+    }
+
+    /// Whether every sequence came to its own end by a stop.
+    pub(crate) fn is_stopped(&self) -> bool {
+        self.sequences.iter().all(|s| s.finish == Some(Cause::Stop))
     }
 
     fn logprob(&self, sampled: &Sampled) -> Option<TokenLogprob> {

@@ -12,7 +12,7 @@ use std::time::Duration;
 use crate::text::Text;
 use engine::{Device, Effect, Engine, EngineConfig, Flag, Input, StepPlan, Submission, SubmitError};
 use lifecycle::event::{Event, Record};
-use lifecycle::message::{Down, From, Receipt, Submit, Up, Usage};
+use lifecycle::message::{Delta, Down, From, Receipt, Submit, Up, Usage};
 use lifecycle::{AttemptId, Cause, Incarnation, Outcome, Time};
 use observe::{Clock, Journal};
 
@@ -267,23 +267,14 @@ impl EngineThread {
 
     /// What happened goes into the journal before anybody is told: whoever hangs up on a token must not find it recorded as computed after
     /// he left. Then tokens, as one message; then what was decided, in order. A stop string found in the text is one more input.
-    fn carry_out(&mut self, effects: Vec<Effect>, now: Time) {
+    fn carry_out(&mut self, mut effects: Vec<Effect>, now: Time) {
         let step = self.engine.newest_done();
+        let (deltas, stops) = self.texts(&effects);
+        self.stop_beats_length(&mut effects);
         for effect in &effects {
             if let Effect::Journal(attempt, event) = effect {
                 let (run, attempt) = attempt.as_ref().map_or((None, 0), |id| (Some(id.key.clone()), id.attempt));
                 self.journal.record_at(Record { at: now, run, attempt, event: event.clone() });
-            }
-        }
-        let mut deltas = Vec::new();
-        let mut stops = Vec::new();
-        for effect in &effects {
-            let Effect::Token { attempt, sequence, sampled, finish } = effect else { continue };
-            let Some(live) = self.answers.get_mut(attempt) else { continue };
-            let (delta, stop_found) = live.answer.push(attempt, *sequence, sampled, *finish);
-            deltas.push(delta);
-            if stop_found {
-                stops.push((attempt.clone(), *sequence));
             }
         }
         if !deltas.is_empty() {
@@ -294,6 +285,38 @@ impl EngineThread {
         }
         for (attempt, sequence) in stops {
             self.apply(Input::Stop { attempt, sequence });
+        }
+    }
+
+    /// The text of the new tokens, and the sequences in which a stop string was found that the engine does not know of.
+    fn texts(&mut self, effects: &[Effect]) -> (Vec<Delta>, Vec<(AttemptId, u32)>) {
+        let (mut deltas, mut stops) = (Vec::new(), Vec::new());
+        for effect in effects {
+            let Effect::Token { attempt, sequence, sampled, finish } = effect else { continue };
+            let Some(live) = self.answers.get_mut(attempt) else { continue };
+            let (delta, stop_found) = live.answer.push(attempt, *sequence, sampled, *finish);
+            deltas.push(delta);
+            if stop_found {
+                stops.push((attempt.clone(), *sequence));
+            }
+        }
+        (deltas, stops)
+    }
+
+    /// A stop string may end with the very token that reaches the cap. The engine counts and says `length`; the caller is told `stop`, as
+    /// everywhere in the field, so the record must say it too.
+    // contract: C-6
+    fn stop_beats_length(&self, effects: &mut [Effect]) {
+        for effect in effects {
+            let (attempt, outcome) = match effect {
+                Effect::Journal(Some(attempt), Event::AttemptEnded { outcome }) | Effect::Ended { attempt, outcome, .. } => {
+                    (attempt, outcome)
+                }
+                _ => continue,
+            };
+            if outcome.cause == Cause::Length && self.answers.get(attempt).is_some_and(|live| live.answer.is_stopped()) {
+                *outcome = Outcome::of(Cause::Stop);
+            }
         }
     }
 

@@ -134,7 +134,7 @@ fn a_shared_prefix_is_computed_once_and_survives_its_first_owner() {
     let p = prompt(4, 33);
     w.submit("leader", &p, 20);
     while w.seen("leader").answers.is_empty() {
-        w.step();
+        assert!(w.step(), "the leader gets its first token");
     }
     w.submit("follower", &p, 20);
     w.step();

@@ -2,6 +2,7 @@
 
 mod again;
 mod cases;
+mod guards;
 mod race;
 mod random;
 mod simulated;

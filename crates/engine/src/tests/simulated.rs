@@ -136,6 +136,7 @@ pub struct Seen {
     pub preempted: u32,
     pub cached_tokens: u32,
     pub discarded: u32,
+    pub events: Vec<Event>,
 }
 
 /// An engine, its simulated device, and everything that came out.
@@ -145,6 +146,8 @@ pub struct World {
     pub now: Time,
     pub seen: HashMap<AttemptId, Seen>,
     pub defects: u32,
+    /// Blocks that each failed step took along, as journalled.
+    pub failures: Vec<u32>,
     pub numbers: HashMap<AttemptId, u64>,
     next_number: u64,
 }
@@ -164,6 +167,7 @@ impl World {
             now: Time(1),
             seen: HashMap::new(),
             defects: 0,
+            failures: Vec::new(),
             numbers: HashMap::new(),
             next_number: 1,
         }
@@ -234,8 +238,12 @@ impl World {
         if let Event::Defect { .. } = event {
             self.defects += 1;
         }
+        if let Event::DeviceFailed { quarantined, .. } = event {
+            self.failures.push(quarantined);
+        }
         let Some(attempt) = attempt else { return };
         let seen = self.seen.entry(attempt).or_default();
+        seen.events.push(event.clone());
         match event {
             Event::Released { .. } => seen.released_events += 1,
             Event::CancelApplied { .. } => seen.cancel_applied = true,

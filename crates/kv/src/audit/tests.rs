@@ -178,6 +178,15 @@ fn relatives() {
         let (root, pending) = (s.root, s.pending);
         node(s, pending).parent = Some(root);
     });
+    // Its own parent and child, and nobody else's.
+    finds("a child is not its own", |s| {
+        let pending = s.pending;
+        let shared = node(s, pending).parent.expect("it has one");
+        node(s, shared).children.clear();
+        let itself = node(s, pending);
+        itself.parent = Some(pending);
+        itself.children.insert(itself.tokens.clone(), pending);
+    });
 }
 
 #[test]

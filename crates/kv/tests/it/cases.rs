@@ -46,6 +46,20 @@ fn a_block_is_not_handed_out_before_the_newest_fence_of_all_its_owners() {
 
 // contract: C-16
 #[test]
+fn a_newer_fence_counts_also_when_it_comes_after_an_older_one() {
+    let mut pool = Pool::new(1, 1);
+    let root = pool.root("t", "m", "");
+    let (node, a) = filled(&mut pool, root, &[7], A);
+    let b = pool.acquire(node, B).expect("ready");
+    assert_eq!(pool.retire(a, Some(StepId(5))), Retired::Shared { owners: 1 });
+    assert_eq!(pool.retire(b, Some(StepId(6))), Retired::Draining { until: StepId(6) });
+    assert_eq!(pool.fence_completed(StepId(5)), 0);
+    assert!(pool.allocate(C).is_err(), "step 6 may still touch the only block");
+    assert_eq!((pool.fence_completed(StepId(6)), states(&pool)), (1, (0, 0, 1, 0, 0)));
+}
+
+// contract: C-16
+#[test]
 fn a_completed_step_holds_nothing_back_and_completes_all_before_it() {
     let mut pool = Pool::new(3, 1);
     let (a, b, c) = (take(&mut pool, A), take(&mut pool, A), take(&mut pool, A));

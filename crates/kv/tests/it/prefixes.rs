@@ -285,3 +285,18 @@ fn roots_without_nodes_are_dropped_oldest_first_and_those_with_nodes_never() {
     }
     assert_ne!(pool.root("kept", "m", ""), kept);
 }
+
+#[test]
+fn blocks_that_wait_for_one_step_go_in_the_order_in_which_they_began_to_wait() {
+    let mut pool = Pool::new(2, 1);
+    let root = pool.root("t", "m", "");
+    let (node, first) = filled(&mut pool, root, &[1], A);
+    let (_, second) = filled(&mut pool, root, &[2], A);
+    let again = pool.acquire(node, B).expect("ready");
+    let blocks = [first.block(), second.block()];
+    for lease in [first, second, again] {
+        pool.retire(lease, Some(StepId(5)));
+    }
+    assert_eq!(pool.fence_completed(StepId(5)), 2);
+    assert_eq!(eviction_order(&mut pool), blocks);
+}

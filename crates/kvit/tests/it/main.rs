@@ -6,6 +6,7 @@ mod deadlines;
 mod demo;
 mod documents;
 mod drain;
+mod endings;
 mod evicted;
 mod http2;
 mod http2_leaving;

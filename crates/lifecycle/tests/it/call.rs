@@ -219,3 +219,23 @@ fn the_names_are_the_api_s() {
     assert_eq!(name(&[Dispatch, ENDED, RELEASED]), "ended");
     assert_eq!(name(&[Dispatch, WorkerLost]), "ended");
 }
+
+// contract: C-20
+#[test]
+fn a_call_is_released_by_the_worker_s_word_and_by_no_loss() {
+    let mut call = Call::new();
+    let mut after = |event| {
+        let _ = call.apply(event);
+        (call.is_released(), call.is_settled())
+    };
+    assert_eq!(after(CallEvent::Dispatch), (false, false));
+    assert_eq!(after(CallEvent::WorkerEnded { attempt: 1, cause: Cause::Stop }), (false, false));
+    assert_eq!(after(CallEvent::WorkerReleased { attempt: 1 }), (true, false));
+    assert_eq!(after(CallEvent::Delivered(Delivery::Complete)), (true, true));
+    let mut lost = Call::new();
+    for event in [CallEvent::Dispatch, CallEvent::WorkerLost, CallEvent::Delivered(Delivery::None)] {
+        let _ = lost.apply(event);
+        assert!(!lost.is_released(), "{event:?}");
+    }
+    assert!(lost.is_settled());
+}

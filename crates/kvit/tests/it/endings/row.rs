@@ -400,9 +400,10 @@ impl World {
                 }
                 held.victim.caller.leave(Leave::Close);
                 if held.at_door {
-                    stand.until("the close is seen", || stand.has(&id, |e| matches!(e, Event::DeliveryEnded { .. })));
+                    stand.until(&format!("{row}: the close is seen"), || stand.has(&id, |e| matches!(e, Event::DeliveryEnded { .. })));
                 } else {
-                    stand.until("the close is seen", || stand.run(&id).is_some_and(|run| run.superseded == ["client_closed"]));
+                    let seen = || stand.run(&id).is_some_and(|run| run.superseded == ["client_closed"]);
+                    stand.until(&format!("{row}: the close is seen as superseded"), seen);
                 }
             }
             None if row.ending == Ending::Requested => assert_eq!(stand.request("POST", &cancel).0, 200, "{row}"),
@@ -414,6 +415,8 @@ impl World {
     /// there is still something to leave.
     fn second(&self, row: &Row, held: &Held) -> Option<Cause> {
         match row.ending {
+            // In a drain a whole answer ends its connection: nobody is left to leave.
+            Ending::Shutdown if !row.stream && !held.at_door => None,
             Ending::Requested | Ending::Shutdown => (held.at_door || row.phase.has_rows()).then_some(Cause::ClientClosed),
             _ => Some(Cause::CancelRequested),
         }

@@ -4,6 +4,7 @@
 
 mod browser;
 mod node;
+mod packages;
 mod python;
 
 use std::path::Path;

@@ -4,17 +4,20 @@ use std::path::PathBuf;
 
 use anyhow::Context;
 
-use super::{Server, installed};
+use super::{Server, installed, packages};
 use crate::process::{command, listen, run as run_command};
 use crate::test::{Count, kvit, plain};
 
 /// What the tests import, with the versions they were written against.
 const PACKAGES: [&str; 5] = ["openai>=2,<3", "httpx[http2]>=0.28,<1", "aiohttp>=3.14,<4", "langchain-openai>=1,<2", "pytest>=8,<10"];
 
-/// Runs tests/sdk against the server at an address. The tests with curl are among them.
+/// Runs tests/sdk against the server at an address. The tests with curl and with nginx in front are among them.
 pub(super) fn run(server: &Server) -> anyhow::Result<Count> {
     if !command("curl").arg("--version").output().is_ok_and(|o| o.status.success()) {
         anyhow::bail!("curl is missing: install your system's `curl`");
+    }
+    if packages::found(&["nginx"]).is_none() {
+        packages::install("nginx", "the tests with a proxy in front need nginx", "")?;
     }
     let mut pytest = command(environment()?);
     pytest.args(["-m", "pytest", "-q", "--color=no", "-p", "no:cacheprovider", "tests/sdk"]);

@@ -6,6 +6,7 @@ mod contract;
 mod files;
 mod imports;
 mod readme;
+mod reports;
 mod shape;
 mod words;
 
@@ -26,7 +27,7 @@ pub fn run() -> anyhow::Result<()> {
 }
 
 fn problems(repository: &Repository) -> Vec<String> {
-    let rules = [shape::check, imports::check, contract::check, words::check, readme::check];
+    let rules = [shape::check, imports::check, contract::check, words::check, readme::check, reports::check];
     rules.iter().flat_map(|rule| rule(repository)).collect()
 }
 

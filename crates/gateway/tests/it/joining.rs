@@ -36,7 +36,7 @@ async fn finish(stand: &mut Stand, attempt: &AttemptId, sequences: u32) {
     stand.worker.end(attempt, Outcome::of(Cause::Stop), 2 * sequences).await;
 }
 
-// field: F-65
+// field: F-65 F-77
 #[tokio::test(flavor = "multi_thread")]
 async fn two_streams_of_one_run_are_the_same_bytes() {
     for n in [1, 2] {

@@ -112,13 +112,17 @@ fn a_cancelled_run_is_counted_and_timed() {
         ("kvit_prompt_tokens_computed_total", 21.0),
         ("kvit_prefix_cached_tokens_total", 16.0),
         ("kvit_steps_total", 1.0),
-        ("kvit_steps_after_disconnect_total", 1.0),
+        ("kvit_steps_after_disconnect_total{phase=\"decode\"}", 1.0),
+        ("kvit_steps_after_disconnect_total{phase=\"prefill\"}", 0.0),
+        ("kvit_settled_tokens_generated_total{outcome=\"cancelled\"}", 19.0),
+        ("kvit_settled_tokens_delivered_total{outcome=\"cancelled\"}", 18.0),
+        ("kvit_settled_tokens_generated_total{outcome=\"completed\"}", 0.0),
         ("kvit_released_total", 1.0),
         ("kvit_settled_total", 1.0),
         ("kvit_cancels_sent_total", 1.0),
         ("kvit_cancels_repeated_total", 0.0),
         ("kvit_cancels_unacknowledged", 0.0),
-        ("kvit_zero_delivery_runs_total", 0.0),
+        ("kvit_zero_delivery_runs_total{outcome=\"cancelled\"}", 0.0),
         ("kvit_superseded_total{cause=\"client_deadline\"}", 1.0),
         ("kvit_runs{state=\"stopping\"}", 0.0),
         // 100 µs lie in the first bucket, whose bound is inclusive; 3 ms between 2.5 and 5.
@@ -194,16 +198,32 @@ fn a_cancel_without_an_answer_shows_until_it_is_moot() {
 }
 
 #[test]
-fn a_run_that_computed_and_delivered_nothing_is_counted_apart() {
+fn runs_that_computed_and_delivered_nothing_are_counted_apart_by_outcome() {
     let journal = journal();
-    for (id, computes) in [("idle", false), ("busy", true)] {
+    let runs = [
+        ("idle", 0, 0, Cause::ClientClosed),
+        ("busy", 3, 0, Cause::ClientClosed),
+        ("read", 3, 3, Cause::ClientClosed),
+        ("ok", 5, 5, Cause::Stop),
+    ];
+    for (id, generated, delivered, cause) in runs {
         at(&journal, &key(id), 0, accepted());
-        if computes {
-            at(&journal, &key(id), 1, computed(1, 8, 0, 0));
+        if generated > 0 {
+            at(&journal, &key(id), 1, computed(1, 8, generated, 0));
         }
-        at(&journal, &key(id), 2, Event::Settled { proven: true });
+        if delivered > 0 {
+            at(&journal, &key(id), 2, Event::Delivered { tokens: delivered });
+        }
+        at(&journal, &key(id), 3, outcome_set(cause));
+        at(&journal, &key(id), 4, Event::Settled { proven: true });
     }
-    assert_eq!(scrape(&journal, None)["kvit_zero_delivery_runs_total"], 1.0);
+    let samples = scrape(&journal, None);
+    let of = |name: &str| ["cancelled", "completed"].map(|kind| samples[&format!("{name}{{outcome=\"{kind}\"}}")]);
+    assert_eq!(of("kvit_settled_tokens_generated_total"), [6.0, 5.0]);
+    assert_eq!(of("kvit_settled_tokens_delivered_total"), [3.0, 5.0]);
+    assert_eq!(of("kvit_zero_delivery_runs_total"), [1.0, 0.0]);
+    assert_eq!(of("kvit_zero_delivery_tokens_generated_total"), [3.0, 0.0]);
+    assert_eq!(of("kvit_zero_delivery_prompt_tokens_computed_total"), [8.0, 0.0]);
 }
 
 /// Every table that has an entry a run shows its length; what the system does not tell is not shown at all.

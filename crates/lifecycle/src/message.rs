@@ -235,8 +235,10 @@ pub struct Snapshot {
     pub stopping: u32,
     /// Releases refused because of an old generation.
     pub stale_releases: u64,
-    /// Releases refused because the owner was not listed.
+    /// Releases refused because the owner was not listed and is none of those that left last.
     pub foreign_releases: u64,
+    /// Releases refused because the owner had left the block before.
+    pub double_releases: u64,
     /// Fence messages that named no open step.
     pub late_completions: u64,
     /// Bytes reserved for the pool.

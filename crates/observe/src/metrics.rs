@@ -330,10 +330,12 @@ fn expose_account(text: &mut Text, s: &Snapshot) {
     for (state, attempts) in [("queued", s.queued), ("running", s.running), ("stopping", s.stopping)] {
         f.sample(&[("state", state)], u64::from(attempts));
     }
-    let mut count = |name, help, value| {
-        text.counter(name, help).sample(&[], value);
-    };
-    count("kvit_stale_releases_total", "Releases refused because they named an old generation.", s.stale_releases);
-    count("kvit_foreign_releases_total", "Releases refused because the owner was not listed.", s.foreign_releases);
-    count("kvit_late_completions_total", "Fence messages that named no open step.", s.late_completions);
+    let mut f = text.counter(
+        "kvit_refused_releases_total",
+        "Releases that changed nothing, by why: an old generation (stale), an owner that was not listed (foreign) or had left before (double).",
+    );
+    for (why, refused) in [("stale", s.stale_releases), ("foreign", s.foreign_releases), ("double", s.double_releases)] {
+        f.sample(&[("why", why)], refused);
+    }
+    text.counter("kvit_late_completions_total", "Fence messages that named no open step.").sample(&[], s.late_completions);
 }

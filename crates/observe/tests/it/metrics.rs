@@ -63,7 +63,8 @@ fn labels(text: &str) {
 
 fn account() -> Snapshot {
     let (free, active, cached, draining, quarantined) = (4000, 59, 36, 1, 0);
-    Snapshot { total: 4096, free, active, cached, draining, quarantined, stale_releases: 2, foreign_releases: 3, ..Snapshot::default() }
+    let refused = Snapshot { stale_releases: 2, foreign_releases: 3, double_releases: 5, ..Snapshot::default() };
+    Snapshot { total: 4096, free, active, cached, draining, quarantined, ..refused }
 }
 
 fn scrape(journal: &Journal, snapshot: Option<&Snapshot>) -> BTreeMap<String, f64> {
@@ -78,14 +79,15 @@ fn an_empty_page_parses_and_has_its_zeros() {
     assert!(!samples.contains_key("kvit_kv_pool_blocks"), "no account is better than an old one");
 }
 
-// contract: C-15
+// contract: C-15, C-17
 #[test]
 fn the_account_adds_up_and_one_that_does_not_is_a_defect() {
     let journal = journal();
     let samples = scrape(&journal, Some(&account()));
     let blocks: f64 = samples.iter().filter(|(series, _)| series.starts_with("kvit_kv_blocks{")).map(|(_, v)| v).sum();
     assert_eq!(blocks, samples["kvit_kv_pool_blocks"]);
-    assert_eq!((samples["kvit_stale_releases_total"], samples["kvit_foreign_releases_total"]), (2.0, 3.0));
+    let refused = ["stale", "foreign", "double"].map(|why| samples[&format!("kvit_refused_releases_total{{why=\"{why}\"}}")]);
+    assert_eq!(refused, [2.0, 3.0, 5.0]);
     assert_eq!(journal.defects(), 0);
     let broken = Snapshot { free: 3999, ..account() };
     assert_eq!(scrape(&journal, Some(&broken))["kvit_defects_total{kind=\"not_conserved\"}"], 1.0);

@@ -36,6 +36,7 @@ impl Engine {
             stale_releases: account.stale_releases,
             foreign_releases: account.foreign_releases,
             double_releases: account.double_releases,
+            device_lost: self.lost.clone(),
             late_completions: account.late_completions,
             reserved_bytes: u64::from(self.limits.blocks_total) * self.limits.block_bytes,
             tombstones: self.tombstones.len() as u32,

@@ -325,6 +325,7 @@ fn expose_account(text: &mut Text, s: &Snapshot) {
     gauge("kvit_kv_orphaned_blocks", "Of the active blocks: those whose attempt no gateway claims.", u64::from(s.orphaned));
     gauge("kvit_kv_block_tokens", "Token positions a block.", u64::from(s.block_tokens));
     gauge("kvit_kv_reserved_bytes", "Bytes reserved for the pool.", s.reserved_bytes);
+    gauge("kvit_device_lost", "Whether the device takes no more steps, so that every run fails.", u64::from(s.device_lost.is_some()));
     gauge("kvit_tombstones", "Attempts remembered as cancelled before their submit.", u64::from(s.tombstones));
     let mut f = text.gauge("kvit_worker_attempts", "Attempts on the worker by the engine's own account.");
     for (state, attempts) in [("queued", s.queued), ("running", s.running), ("stopping", s.stopping)] {

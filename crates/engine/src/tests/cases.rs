@@ -311,7 +311,9 @@ fn a_lost_device_ends_everything_and_refuses_more() {
     w.submit("b", &prompt(2, 10), 5);
     assert_eq!(w.seen("a").ended[0].cause, Cause::DeviceError);
     assert_eq!(w.seen("b").ended[0].cause, Cause::DeviceError);
-    assert_eq!(w.engine.is_lost(), Some("simulated"));
+    w.apply(Input::DeviceLost("again".into()));
+    assert_eq!((w.engine.is_lost(), w.lost.as_slice()), (Some("simulated"), &["simulated".to_owned()][..]));
+    assert_eq!(w.engine.snapshot(false).device_lost.as_deref(), Some("simulated"));
     w.assert_at_rest();
 }
 

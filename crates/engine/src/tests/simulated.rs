@@ -145,6 +145,8 @@ pub struct World {
     pub now: Time,
     pub seen: HashMap<AttemptId, Seen>,
     pub defects: u32,
+    /// What was said of a lost device.
+    pub lost: Vec<String>,
     pub numbers: HashMap<AttemptId, u64>,
     next_number: u64,
 }
@@ -164,6 +166,7 @@ impl World {
             now: Time(1),
             seen: HashMap::new(),
             defects: 0,
+            lost: Vec::new(),
             numbers: HashMap::new(),
             next_number: 1,
         }
@@ -225,6 +228,7 @@ impl World {
                 Effect::Released { attempt, receipt } => self.seen.entry(attempt).or_default().released.push(receipt),
                 Effect::CancelAcknowledged { attempt, won } => self.seen.entry(attempt).or_default().acknowledged.push(won),
                 Effect::Accepted { .. } => {}
+                Effect::DeviceLost(why) => self.lost.push(why),
                 Effect::Journal(attempt, event) => self.take_event(attempt, event),
             }
         }

@@ -55,6 +55,9 @@ fn worker(kv: &Value, blocks: bool, width: usize) -> String {
     let late = number(kv, "late_completions");
     text +=
         &format!("  refused releases: {stale} stale, {foreign} foreign, {double} double; {late} late completions; {mib:.0} MiB reserved");
+    if let Some(why) = kv["device_lost"].as_str() {
+        text += &format!("\n  THE DEVICE IS LOST ({}): every run fails until the server is started again", why.escape_debug());
+    }
     if blocks {
         text += &list(kv);
     }
@@ -112,6 +115,17 @@ mod tests {
         let mut kv = account();
         kv["conserved"] = json!(false);
         assert!(worker(&kv, false, 80).contains("NOT CONSERVED"));
+    }
+
+    #[test]
+    fn a_lost_device_is_said_with_its_reason_on_one_line() {
+        let mut kv = account();
+        kv["device_lost"] = json!(null);
+        assert!(!worker(&kv, false, 80).contains("LOST"));
+        kv["device_lost"] = json!("it fell\noff");
+        assert!(
+            worker(&kv, false, 80).ends_with("\n  THE DEVICE IS LOST (it fell\\noff): every run fails until the server is started again")
+        );
     }
 
     #[test]

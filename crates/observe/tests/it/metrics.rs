@@ -88,6 +88,9 @@ fn the_account_adds_up_and_one_that_does_not_is_a_defect() {
     assert_eq!(blocks, samples["kvit_kv_pool_blocks"]);
     let refused = ["stale", "foreign", "double"].map(|why| samples[&format!("kvit_refused_releases_total{{why=\"{why}\"}}")]);
     assert_eq!(refused, [2.0, 3.0, 5.0]);
+    assert_eq!(samples["kvit_device_lost"], 0.0);
+    let lost = Snapshot { device_lost: Some("it fell off".into()), ..account() };
+    assert_eq!(scrape(&journal, Some(&lost))["kvit_device_lost"], 1.0);
     assert_eq!(journal.defects(), 0);
     let broken = Snapshot { free: 3999, ..account() };
     assert_eq!(scrape(&journal, Some(&broken))["kvit_defects_total{kind=\"not_conserved\"}"], 1.0);

@@ -1,6 +1,7 @@
 //! Tests of the engine against a simulated device, whose memory makes every misuse of a block visible as a wrong token.
 
 mod cases;
+mod neighbour;
 mod preempted;
 mod race;
 mod random;

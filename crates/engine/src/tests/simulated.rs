@@ -17,6 +17,8 @@ use crate::{Effect, Engine, EngineConfig, Input, Submission};
 pub const VOCAB: u32 = 97;
 pub const STOP: u32 = 96;
 pub const BT: u32 = 4;
+/// Steps that the device may have in flight.
+pub const IN_FLIGHT: usize = 2;
 
 fn mix(a: u64, b: u64) -> u64 {
     let mut x = a.rotate_left(23) ^ b.wrapping_mul(0x9e37_79b9_7f4a_7c15);
@@ -158,8 +160,15 @@ pub fn id(name: &str) -> AttemptId {
 
 impl World {
     pub fn new(blocks: u32, config: EngineConfig) -> World {
-        let limits =
-            DeviceLimits { blocks_total: blocks, block_tokens: BT, block_bytes: 64, slots: 8, context: 200, vocab: VOCAB, in_flight: 2 };
+        let limits = DeviceLimits {
+            blocks_total: blocks,
+            block_tokens: BT,
+            block_bytes: 64,
+            slots: 8,
+            context: 200,
+            vocab: VOCAB,
+            in_flight: IN_FLIGHT as u32,
+        };
         World {
             engine: Engine::new(config, limits),
             device: SimulatedDevice::default(),

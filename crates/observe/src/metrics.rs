@@ -146,8 +146,7 @@ impl Totals {
         self.superseded[cause as usize] += 1;
     }
 
-    /// A run is settled: its counts are final. One without an outcome, which only records from two lives of a gateway can give, counts as
-    /// failed.
+    /// A run is settled: its counts are final. Its outcome was set before; a record that says otherwise counts it as failed.
     pub(crate) fn settled_as(&mut self, kind: Option<OutcomeKind>, work: &Waste) {
         self.settled += 1;
         self.settled_work[kind.unwrap_or(OutcomeKind::Failed) as usize].add(work);

@@ -26,7 +26,7 @@ impl Engine {
         // contract: C-11
         let refusal = match (early, &self.lost) {
             (Some(outcome), _) => Some(outcome),
-            (None, Some(why)) => Some(Outcome::because(Cause::DeviceError, why.clone())),
+            (None, Some(why)) => Some(Outcome::because(Cause::DeviceError, format!("the device is lost: {why}"))),
             (None, None) if self.waiting.len() >= self.config.queue_limit as usize => {
                 Some(Outcome::because(Cause::QueueFull, format!("{} runs wait already", self.config.queue_limit)))
             }

@@ -33,7 +33,8 @@ impl Flag {
     }
 }
 
-/// A sequence's place on the device: its tokens so far and how to choose the next. Given by the engine, reused after a fence.
+/// A sequence's place on the device: its tokens so far and how to choose the next. Given by the engine, and given to another sequence as soon
+/// as the one that had it ends or is preempted, which may be before the fence of its last row: see [`Device`].
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Slot(pub u32);
 
@@ -141,7 +142,8 @@ pub enum DeviceError {
     /// The step failed and no longer runs: its results are void, its fence is complete, the device goes on.
     #[error("the step failed: {0}")]
     Step(String),
-    /// It is not known whether the step still runs: its fence can never complete; the device goes on with other blocks.
+    /// It is not known whether the step still runs: its fence can never complete; the device goes on with other blocks. For devices whose
+    /// fences are somebody else's word (a GPU's events). Where the device itself runs the step, as `CpuDevice` does, it cannot occur.
     #[error("the step hangs: {0}")]
     Hung(String),
     /// The device is gone.
@@ -191,7 +193,13 @@ pub struct DeviceLimits {
     pub in_flight: u32,
 }
 
-/// Something that runs steps.
+/// Something that runs steps, one after the other in the order of their submission.
+///
+/// **Slots are reused before the fence.** Blocks wait for the fence of the newest step that holds them; a slot does not: the engine gives it to a
+/// new sequence while a row of the old one is still in a step. That is safe only because steps are serial: the first row of the new sequence,
+/// which resets the slot ([`Row::start`]), is in a later step than every row of the old one. So a device that overlaps steps must keep rows of
+/// one slot in the order of their steps, or keep what a slot holds apart by its start. After [`DeviceError::Hung`] the order is broken: whatever
+/// the lost step does later must touch no slot that a later step has started anew.
 pub trait Device: Send {
     /// The device's fixed sizes.
     fn limits(&self) -> DeviceLimits;

@@ -184,7 +184,11 @@ impl Engine {
 
     /// Nothing can be computed any more: every attempt ends, what was in a step is quarantined, and new attempts are refused.
     pub(crate) fn device_lost(&mut self, why: &str) {
-        self.lost = Some(why.to_string());
+        if self.lost.is_none() {
+            self.lost = Some(why.to_string());
+            // First of all, so that whoever is told of an end finds the server saying why.
+            self.out.push(Effect::DeviceLost(why.to_string()));
+        }
         while !self.in_flight.is_empty() {
             self.step_failed(&DeviceError::Lost(why.to_string()));
         }

@@ -119,4 +119,6 @@ pub enum Effect {
         /// What it used.
         receipt: Receipt,
     },
+    /// The device is lost, once and for good: everything that is alive ends next, and what comes later is refused. Why.
+    DeviceLost(String),
 }

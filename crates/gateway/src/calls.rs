@@ -8,7 +8,7 @@
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
 use lifecycle::event::Event;
 use lifecycle::message::{Down, From, ModelInfo, Snapshot, Usage};
@@ -75,6 +75,8 @@ pub(crate) struct Calls {
     /// Runs in the table.
     pub(crate) live: watch::Sender<usize>,
     pub(crate) lost: AtomicBool,
+    /// Why the worker's device takes no more steps, once it does not.
+    pub(crate) device_lost: OnceLock<String>,
     /// Set under the table's lock, so that no run is taken on after it.
     draining: AtomicBool,
     /// Messages of another incarnation than the worker's: they changed nothing (C-3).
@@ -100,6 +102,7 @@ impl Calls {
             wake: Notify::new(),
             live: watch::Sender::new(0),
             lost: AtomicBool::new(false),
+            device_lost: OnceLock::new(),
             draining: AtomicBool::new(false),
             foreign: AtomicU64::new(0),
         }

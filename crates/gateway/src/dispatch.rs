@@ -195,6 +195,11 @@ impl Calls {
             Up::Released { attempt, .. } => self.at(&attempt, |entry| {
                 self.apply(entry, CallEvent::WorkerReleased { attempt: attempt.attempt });
             }),
+            Up::DeviceLost { why } => {
+                tracing::error!(worker = %self.worker, %why, "the worker's device is lost");
+                // The first reason stands.
+                let _ = self.device_lost.set(why);
+            }
             Up::Answer { ask, snapshot } => {
                 if let Some(asker) = self.lock().asks.remove(&ask) {
                     let _ = asker.send(snapshot);

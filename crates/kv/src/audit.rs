@@ -110,7 +110,7 @@ impl Pool {
     fn audit_states(&self) -> Result<(), Defect> {
         let a = self.account();
         let mut found = HashMap::new();
-        for (i, slot) in (0u32..).zip(&self.slots) {
+        for (i, slot) in (0u32..).zip(self.slots.iter()) {
             let should = self.derive(i);
             if slot.place != should {
                 return Err(Defect::State { block: BlockId(i), is: slot.place.state(), should: should.state() });
@@ -160,7 +160,7 @@ impl Pool {
             }
         }
         let mut fenced = 0;
-        for (i, slot) in (0u32..).zip(&self.slots) {
+        for (i, slot) in (0u32..).zip(self.slots.iter()) {
             if let Some(step) = slot.fence {
                 fenced += 1;
                 if slot.condemned || self.fences.standing(step) != crate::fence::Standing::Open {
@@ -194,7 +194,7 @@ impl Pool {
                 return Err(Defect::Node { node: node.id, what });
             }
         }
-        for (i, slot) in (0u32..).zip(&self.slots) {
+        for (i, slot) in (0u32..).zip(self.slots.iter()) {
             if let Some(node) = slot.node
                 && (slot.condemned || self.index.get(node).and_then(Node::block) != Some(BlockId(i)))
             {

@@ -8,6 +8,7 @@ use std::collections::{BTreeMap, VecDeque};
 
 use lifecycle::StepId;
 
+use crate::items::Items;
 use crate::list::{Link, List};
 
 /// How many lost steps are remembered one by one. Of older ones only the newest is: a fence at or before it is not trusted.
@@ -49,12 +50,12 @@ impl Fences {
     }
 
     /// Puts a block into the list of a step that is open.
-    pub(crate) fn wait(&mut self, links: &mut [Link], block: u32, step: StepId) {
+    pub(crate) fn wait(&mut self, links: &mut Items<Link>, block: u32, step: StepId) {
         self.waiting.entry(step).or_insert(List::EMPTY).push_back(links, block);
     }
 
     /// Takes a block out of the list of its step.
-    pub(crate) fn leave(&mut self, links: &mut [Link], block: u32, step: StepId) {
+    pub(crate) fn leave(&mut self, links: &mut Items<Link>, block: u32, step: StepId) {
         if let Some(list) = self.waiting.get_mut(&step) {
             list.remove(links, block);
             if list.len() == 0 {

@@ -19,12 +19,15 @@ pub mod audit;
 pub mod block;
 pub mod error;
 mod fence;
+mod items;
 pub mod lease;
 mod list;
 mod owners;
 pub mod pool;
 pub mod prefix;
 mod quarantine;
+#[cfg(test)]
+mod scale;
 mod share;
 mod slot;
 

@@ -2,6 +2,8 @@
 //!
 //! Invariant: an item is in at most one list of those that share an array of links; whoever moves it takes it out first.
 
+use crate::items::Items;
+
 /// No item.
 const NIL: u32 = u32::MAX;
 
@@ -36,7 +38,7 @@ impl List {
         (self.head != NIL).then_some(self.head)
     }
 
-    pub(crate) fn push_front(&mut self, links: &mut [Link], item: u32) {
+    pub(crate) fn push_front(&mut self, links: &mut Items<Link>, item: u32) {
         links[item as usize] = Link { prev: NIL, next: self.head };
         match self.head {
             NIL => self.tail = item,
@@ -46,7 +48,7 @@ impl List {
         self.len += 1;
     }
 
-    pub(crate) fn push_back(&mut self, links: &mut [Link], item: u32) {
+    pub(crate) fn push_back(&mut self, links: &mut Items<Link>, item: u32) {
         links[item as usize] = Link { prev: self.tail, next: NIL };
         match self.tail {
             NIL => self.head = item,
@@ -56,7 +58,7 @@ impl List {
         self.len += 1;
     }
 
-    pub(crate) fn remove(&mut self, links: &mut [Link], item: u32) {
+    pub(crate) fn remove(&mut self, links: &mut Items<Link>, item: u32) {
         let Link { prev, next } = std::mem::replace(&mut links[item as usize], Link::OUT);
         match prev {
             NIL => self.head = next,
@@ -71,7 +73,7 @@ impl List {
 
     /// The items from front to back, for the audit. Stops after `len` items, so that a corrupt list cannot hold it for ever; `None` where
     /// the links contradict each other.
-    pub(crate) fn walk(&self, links: &[Link]) -> Option<Vec<u32>> {
+    pub(crate) fn walk(&self, links: &Items<Link>) -> Option<Vec<u32>> {
         let mut items = Vec::with_capacity(self.len as usize);
         let (mut before, mut at) = (NIL, self.head);
         while at != NIL {
@@ -92,7 +94,7 @@ mod tests {
 
     #[test]
     fn items_leave_from_the_ends_and_from_the_middle() {
-        let mut links = [Link::OUT; 5];
+        let mut links = Items::new(vec![Link::OUT; 5]);
         let mut list = List::EMPTY;
         for i in [1, 2, 3] {
             list.push_back(&mut links, i);
@@ -106,18 +108,18 @@ mod tests {
         assert_eq!((list.walk(&links), list.front(), list.len()), (Some(vec![1]), Some(1), 1));
         list.remove(&mut links, 1);
         assert_eq!(list, List::EMPTY);
-        assert_eq!(links, [Link::OUT; 5]);
+        assert_eq!(links, Items::new(vec![Link::OUT; 5]));
     }
 
     #[test]
     fn a_walk_finds_broken_links() {
-        let mut links = [Link::OUT; 3];
+        let mut links = Items::new(vec![Link::OUT; 3]);
         let mut list = List::EMPTY;
         for i in [0, 1, 2] {
             list.push_back(&mut links, i);
         }
         for broken in [Link { prev: 2, next: 2 }, Link { prev: 0, next: 0 }, Link { prev: 0, next: NIL }, Link { prev: 0, next: 9 }] {
-            let mut links = links;
+            let mut links = links.clone();
             links[1] = broken;
             assert_eq!(list.walk(&links), None, "{broken:?}");
         }

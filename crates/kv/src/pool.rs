@@ -2,7 +2,7 @@
 //!
 //! Every transition changes a block's facts and then calls `settle`, which alone moves blocks between lists and counts them. Every operation
 //! is O(1), amortised, whatever the pool's size: lists are threaded through the blocks, a completed fence touches only the blocks that
-//! waited for it, and a node that leaves the index with its parent was put there by one `begin`.
+//! waited for it, and a node that leaves the index with its parent was put there by one `begin`. A test counts it (`scale.rs`).
 //!
 //! **Which cached block goes first.** Two lists, each in the order of last use: *leaves* (no node below) and *inner* (some node below). The
 //! victim is the oldest leaf; an inner block only when there is no leaf, that is, when all below it is in use, and then what was below leaves
@@ -17,6 +17,7 @@ use std::collections::HashMap;
 use lifecycle::StepId;
 
 use crate::fence::{Fences, Standing};
+use crate::items::Items;
 use crate::list::{Link, List};
 use crate::prefix::Index;
 use crate::slot::{Place, Slot};
@@ -25,8 +26,8 @@ use crate::{BlockId, Exhausted, Generation, Lease, NodeId, Owner, Refused, Retir
 /// All blocks of one worker.
 #[derive(Debug)]
 pub struct Pool {
-    pub(crate) slots: Vec<Slot>,
-    pub(crate) links: Vec<Link>,
+    pub(crate) slots: Items<Slot>,
+    pub(crate) links: Items<Link>,
     pub(crate) free: List,
     pub(crate) leaves: List,
     pub(crate) inner: List,
@@ -55,8 +56,8 @@ impl Pool {
     pub fn new(blocks_total: u32, block_tokens: u32) -> Pool {
         let block_tokens = block_tokens.max(1);
         let mut pool = Pool {
-            slots: vec![Slot::new(); blocks_total as usize],
-            links: vec![Link::OUT; blocks_total as usize],
+            slots: Items::new(vec![Slot::new(); blocks_total as usize]),
+            links: Items::new(vec![Link::OUT; blocks_total as usize]),
             free: List::EMPTY,
             leaves: List::EMPTY,
             inner: List::EMPTY,

@@ -9,6 +9,7 @@ use std::collections::HashMap;
 use std::fmt;
 use std::sync::Arc;
 
+use crate::items::Items;
 use crate::list::{Link, List};
 use crate::{BeginError, BlockId, Owner};
 
@@ -101,8 +102,8 @@ pub(crate) struct Gone {
 
 #[derive(Debug)]
 pub(crate) struct Index {
-    pub(crate) nodes: Vec<Option<Node>>,
-    pub(crate) links: Vec<Link>,
+    pub(crate) nodes: Items<Option<Node>>,
+    pub(crate) links: Items<Link>,
     vacant: Vec<u32>,
     serial: u64,
     pub(crate) roots: HashMap<RootKey, NodeId>,
@@ -116,8 +117,8 @@ pub(crate) struct Index {
 impl Index {
     pub(crate) fn new(pending_max: u32, block_tokens: u32) -> Index {
         Index {
-            nodes: Vec::new(),
-            links: Vec::new(),
+            nodes: Items::new(Vec::new()),
+            links: Items::new(Vec::new()),
             vacant: Vec::new(),
             serial: 0,
             roots: HashMap::new(),

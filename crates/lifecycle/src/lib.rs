@@ -23,4 +23,4 @@ pub use id::{AttemptId, IdError, Incarnation, RunId, RunKey, StepId, Tenant};
 pub use milestone::{Boundary, BoundaryTimes, Milestone, Milestones};
 pub use register::Register;
 pub use time::Time;
-pub use waste::{Estimate, PhaseTokens, StepWork, Totals, Waste, WasteMeter};
+pub use waste::{ByPhase, Estimate, StepWork, Totals, Waste, WasteMeter};

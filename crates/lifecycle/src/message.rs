@@ -197,6 +197,12 @@ pub enum Up {
         /// What it used.
         receipt: Receipt,
     },
+    /// The device is lost: all attempts have failed, or are about to, and so will every later one. Once a life of the worker, before
+    /// the first of those ends.
+    DeviceLost {
+        /// Why.
+        why: String,
+    },
     /// The answer to an `Ask`.
     Answer {
         /// The asker's number.
@@ -235,8 +241,12 @@ pub struct Snapshot {
     pub stopping: u32,
     /// Releases refused because of an old generation.
     pub stale_releases: u64,
-    /// Releases refused because the owner was not listed.
+    /// Releases refused because the owner was not listed and is none of those that left last.
     pub foreign_releases: u64,
+    /// Releases refused because the owner had left the block before.
+    pub double_releases: u64,
+    /// Why the device takes no more steps, if it does not: every attempt fails then.
+    pub device_lost: Option<String>,
     /// Fence messages that named no open step.
     pub late_completions: u64,
     /// Bytes reserved for the pool.

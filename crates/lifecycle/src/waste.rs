@@ -20,27 +20,33 @@ pub struct StepWork {
     pub overrun: u32,
 }
 
-/// Tokens by where their run was when abandonment was first observed.
+/// Tokens or steps after abandonment, by where their run was when it was first observed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct PhaseTokens {
-    /// Queued, in its prefill, or at the end of it: no token was there.
-    pub before_first_token: u64,
-    /// Tokens were being generated.
-    pub decode: u64,
-}
+pub struct ByPhase([u64; Phase::ALL.len()]);
 
-impl PhaseTokens {
-    /// Both together.
-    pub const fn total(&self) -> u64 {
-        self.before_first_token.saturating_add(self.decode)
+impl ByPhase {
+    /// Those of runs that were in this phase.
+    pub const fn of(&self, phase: Phase) -> u64 {
+        self.0[phase as usize]
     }
 
-    const fn add(&mut self, phase: Phase, tokens: u64) {
-        let part = match phase {
-            Phase::Queued | Phase::Prefill | Phase::BeforeFirstToken => &mut self.before_first_token,
-            Phase::Decode => &mut self.decode,
-        };
-        *part = part.saturating_add(tokens);
+    /// All of them.
+    pub fn total(&self) -> u64 {
+        self.0.iter().fold(0, |sum, n| sum.saturating_add(*n))
+    }
+
+    /// Those of runs that had no token yet: queued, in their prefill, or at the end of it.
+    pub fn before_first_token(&self) -> u64 {
+        Phase::ALL.iter().filter(|p| **p != Phase::Decode).fold(0, |sum, p| sum.saturating_add(self.of(*p)))
+    }
+
+    const fn add(&mut self, phase: Phase, by: u64) {
+        let count = &mut self.0[phase as usize];
+        *count = count.saturating_add(by);
+    }
+
+    fn zip(&self, other: &ByPhase, op: impl Fn(u64, u64) -> u64) -> ByPhase {
+        ByPhase(std::array::from_fn(|at| op(self.0[at], other.0[at])))
     }
 }
 
@@ -51,16 +57,16 @@ pub struct Waste {
     pub generated: u64,
     /// Of them, tokens handed to the caller's connection.
     pub delivered: u64,
-    /// Tokens generated after abandonment.
-    pub after: PhaseTokens,
+    /// Tokens generated after abandonment, by phase.
+    pub after: ByPhase,
     /// Prompt tokens computed, before and after.
     pub prompt: u64,
     /// Prompt tokens computed after abandonment.
     pub prompt_after: u64,
     /// Steps that held rows of it.
     pub steps: u64,
-    /// Of them, steps after abandonment.
-    pub steps_after: u64,
+    /// Of them, steps after abandonment, by phase.
+    pub steps_after: ByPhase,
     /// Tokens behind a stop that was found late; no part of `after`.
     pub overrun: u64,
 }
@@ -69,6 +75,29 @@ impl Waste {
     /// Whether work was done for the run and its caller got no token of it.
     pub const fn is_zero_delivery(&self) -> bool {
         self.steps > 0 && self.delivered == 0
+    }
+
+    /// Adds another's counts.
+    pub fn add(&mut self, other: &Waste) {
+        *self = self.zip(other, u64::saturating_add);
+    }
+
+    /// What was counted since `earlier`, a former value of the same counts.
+    pub fn since(&self, earlier: &Waste) -> Waste {
+        self.zip(earlier, u64::saturating_sub)
+    }
+
+    fn zip(&self, other: &Waste, op: impl Fn(u64, u64) -> u64 + Copy) -> Waste {
+        Waste {
+            generated: op(self.generated, other.generated),
+            delivered: op(self.delivered, other.delivered),
+            after: self.after.zip(&other.after, op),
+            prompt: op(self.prompt, other.prompt),
+            prompt_after: op(self.prompt_after, other.prompt_after),
+            steps: op(self.steps, other.steps),
+            steps_after: self.steps_after.zip(&other.steps_after, op),
+            overrun: op(self.overrun, other.overrun),
+        }
     }
 }
 
@@ -107,7 +136,7 @@ impl WasteMeter {
         if let Some(phase) = self.abandoned {
             counts.after.add(phase, u64::from(work.generated - overrun));
             bump(&mut counts.prompt_after, work.prompt);
-            bump(&mut counts.steps_after, 1);
+            counts.steps_after.add(phase, 1);
         }
     }
 
@@ -122,65 +151,24 @@ impl WasteMeter {
     }
 }
 
-/// Sums over runs. Runs that delivered nothing are counted apart, because their whole work was for nobody, abandoned or not.
+/// Sums over runs that are over. Runs that delivered nothing are counted apart, because their whole work was for nobody, abandoned or not.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Totals {
-    /// Runs added.
-    pub runs: u64,
     /// Sums over all of them.
     pub sum: Waste,
     /// Of them, runs that were computed for and delivered nothing.
     pub zero_delivery_runs: u64,
-    /// Tokens that those generated.
-    pub zero_delivery_generated: u64,
-    /// Prompt tokens that were computed for those.
-    pub zero_delivery_prompt: u64,
+    /// Sums over those.
+    pub zero_delivery: Waste,
 }
 
 impl Totals {
     /// Adds a run that is over.
     pub fn add(&mut self, run: &Waste) {
-        let apart = run.is_zero_delivery();
-        let one = Totals {
-            runs: 1,
-            sum: *run,
-            zero_delivery_runs: u64::from(apart),
-            zero_delivery_generated: if apart { run.generated } else { 0 },
-            zero_delivery_prompt: if apart { run.prompt } else { 0 },
-        };
-        *self = self.zip(&one, u64::saturating_add);
-    }
-
-    /// What was added since `earlier`, a former value of the same sums: the counts of a window.
-    pub fn since(&self, earlier: &Totals) -> Totals {
-        self.zip(earlier, u64::saturating_sub)
-    }
-
-    /// The part of the generated tokens that was generated after abandonment, from 0 to 1; `None` if none were generated.
-    pub fn ratio(&self) -> Option<f64> {
-        (self.sum.generated > 0).then(|| self.sum.after.total() as f64 / self.sum.generated as f64)
-    }
-
-    fn zip(&self, other: &Totals, op: impl Fn(u64, u64) -> u64) -> Totals {
-        let (a, b) = (&self.sum, &other.sum);
-        Totals {
-            runs: op(self.runs, other.runs),
-            sum: Waste {
-                generated: op(a.generated, b.generated),
-                delivered: op(a.delivered, b.delivered),
-                after: PhaseTokens {
-                    before_first_token: op(a.after.before_first_token, b.after.before_first_token),
-                    decode: op(a.after.decode, b.after.decode),
-                },
-                prompt: op(a.prompt, b.prompt),
-                prompt_after: op(a.prompt_after, b.prompt_after),
-                steps: op(a.steps, b.steps),
-                steps_after: op(a.steps_after, b.steps_after),
-                overrun: op(a.overrun, b.overrun),
-            },
-            zero_delivery_runs: op(self.zero_delivery_runs, other.zero_delivery_runs),
-            zero_delivery_generated: op(self.zero_delivery_generated, other.zero_delivery_generated),
-            zero_delivery_prompt: op(self.zero_delivery_prompt, other.zero_delivery_prompt),
+        self.sum.add(run);
+        if run.is_zero_delivery() {
+            self.zero_delivery_runs = self.zero_delivery_runs.saturating_add(1);
+            self.zero_delivery.add(run);
         }
     }
 }

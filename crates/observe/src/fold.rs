@@ -238,8 +238,7 @@ impl Run {
                     return totals.defect(Defect::SettledTwice);
                 }
                 self.proven = *proven;
-                totals.settled += 1;
-                totals.zero_delivery_runs += u64::from(self.meter.waste().is_zero_delivery());
+                totals.settled_as(self.outcome.as_ref().map(Outcome::kind), &self.meter.waste());
             }
             _ => {}
         }

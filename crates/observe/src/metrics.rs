@@ -9,7 +9,7 @@
 use std::time::Duration;
 
 use lifecycle::message::Snapshot;
-use lifecycle::{Cause, Incarnation, Phase, Waste};
+use lifecycle::{ByPhase, Cause, Incarnation, OutcomeKind, Phase, Waste};
 
 use crate::exposition::{Family, Text};
 use crate::holdings::{self, Holdings};
@@ -22,7 +22,7 @@ const BOUNDS_US: [u64; 18] = [
     30_000_000, 60_000_000,
 ];
 const CAUSES: usize = Cause::ALL.len();
-const PHASES: usize = Phase::ALL.len();
+const KINDS: usize = OutcomeKind::ALL.len();
 
 /// What a scrape adds to the journal's own totals.
 #[derive(Clone, Copy, Debug)]
@@ -97,7 +97,8 @@ impl Histogram {
 pub(crate) struct Totals {
     outcomes: [u64; CAUSES],
     superseded: [u64; CAUSES],
-    after_disconnect: [u64; PHASES],
+    /// Work of settled runs, by how they ended.
+    settled_work: [lifecycle::Totals; KINDS],
     disconnect_to_cancel: [Histogram; CAUSES],
     disconnect_to_released: [Histogram; CAUSES],
     defects: [u64; Defect::WORDS.len()],
@@ -115,7 +116,6 @@ pub(crate) struct Totals {
     pub prefix_cached: u64,
     pub released: u64,
     pub settled: u64,
-    pub zero_delivery_runs: u64,
     /// Live runs whose fold was dropped because even the hard limit was reached.
     pub forgotten: u64,
     /// Records that named a run the journal does not hold.
@@ -146,17 +146,10 @@ impl Totals {
         self.superseded[cause as usize] += 1;
     }
 
-    /// Adds what one run's counts grew by.
-    pub(crate) fn grow(&mut self, before: &Waste, after: &Waste, abandoned: Option<Phase>) {
-        let sum = &mut self.work;
-        sum.generated += after.generated - before.generated;
-        sum.prompt += after.prompt - before.prompt;
-        sum.prompt_after += after.prompt_after - before.prompt_after;
-        sum.steps_after += after.steps_after - before.steps_after;
-        sum.overrun += after.overrun - before.overrun;
-        if let Some(phase) = abandoned {
-            self.after_disconnect[phase as usize] += after.after.total() - before.after.total();
-        }
+    /// A run is settled: its counts are final. Its outcome was set before; a record that says otherwise counts it as failed.
+    pub(crate) fn settled_as(&mut self, kind: Option<OutcomeKind>, work: &Waste) {
+        self.settled += 1;
+        self.settled_work[kind.unwrap_or(OutcomeKind::Failed) as usize].add(work);
     }
 
     pub(crate) fn disconnect_to_cancel(&mut self, cause: Cause, span: Duration) {
@@ -202,8 +195,6 @@ impl Totals {
         text.counter("kvit_released_total", "Attempts whose release was journalled: nothing of them is left on the worker.")
             .sample(&[], self.released);
         text.counter("kvit_settled_total", "Runs of which the gateway holds nothing but the record.").sample(&[], self.settled);
-        text.counter("kvit_zero_delivery_runs_total", "Settled runs that computed something and delivered no token.")
-            .sample(&[], self.zero_delivery_runs);
         let mut f = text.counter("kvit_superseded_total", "Causes that came after another had won.");
         per_cause(&mut f, &self.superseded);
     }
@@ -220,23 +211,44 @@ impl Totals {
         count("kvit_prefix_cached_tokens_total", "Prompt tokens whose K and V came from the prefix index.", self.prefix_cached);
         count("kvit_preemptions_total", "Times a run's blocks were taken away to make room.", self.preemptions);
         count("kvit_steps_total", "Steps done by the engine.", self.steps);
-        count(
-            "kvit_steps_after_disconnect_total",
-            "Steps that computed something for an abandoned run, counted once a run.",
-            self.work.steps_after,
-        );
         count("kvit_device_failures_total", "Steps that failed.", self.device_failures);
-        let mut f = text.counter(
-            "kvit_tokens_after_disconnect_total",
-            "Tokens computed after abandonment was first observed, taken or thrown away, by phase at that moment.",
+        per_phase(
+            text.counter(
+                "kvit_tokens_after_disconnect_total",
+                "Tokens computed after abandonment was first observed, taken or thrown away, by phase at that moment.",
+            ),
+            &self.work.after,
         );
-        for phase in Phase::ALL {
-            f.sample(&[("phase", phase.as_str())], self.after_disconnect[*phase as usize]);
-        }
+        per_phase(
+            text.counter(
+                "kvit_steps_after_disconnect_total",
+                "Steps that computed something for an abandoned run, counted once a run, by phase when abandonment was first observed.",
+            ),
+            &self.work.steps_after,
+        );
+        self.expose_settled_work(text);
         let mut latency = |name, help, h: &Histogram| text.histogram(name, help).histogram(&[], &BOUNDS_US, &h.counts, h.sum_us);
         latency("kvit_time_to_first_token_seconds", "From accepted to the first token computed.", &self.first_token);
         latency("kvit_inter_token_seconds", "Between a run's steps that generated tokens.", &self.inter_token);
         latency("kvit_queue_seconds", "From queued to the first prompt chunk in a step.", &self.queue);
+    }
+
+    /// What settled runs cost beside what their callers got, by how they ended; and apart, those whose callers got nothing.
+    fn expose_settled_work(&self, text: &mut Text) {
+        type Of = fn(&lifecycle::Totals) -> u64;
+        let families: [(_, _, Of); 5] = [
+            ("kvit_settled_tokens_generated_total", "Tokens generated for settled runs.", |t| t.sum.generated),
+            ("kvit_settled_tokens_delivered_total", "Of them, tokens handed to callers' connections.", |t| t.sum.delivered),
+            ("kvit_zero_delivery_runs_total", "Settled runs that computed something and delivered no token.", |t| t.zero_delivery_runs),
+            ("kvit_zero_delivery_tokens_generated_total", "Tokens generated for those.", |t| t.zero_delivery.generated),
+            ("kvit_zero_delivery_prompt_tokens_computed_total", "Prompt positions computed for those.", |t| t.zero_delivery.prompt),
+        ];
+        for (name, help, of) in families {
+            let mut f = text.counter(name, help);
+            for kind in OutcomeKind::ALL {
+                f.sample(&[("outcome", kind.as_str())], of(&self.settled_work[*kind as usize]));
+            }
+        }
     }
 
     fn expose_cancels(&self, text: &mut Text) {
@@ -291,6 +303,12 @@ fn per_cause(family: &mut Family<'_>, counts: &[u64; CAUSES]) {
     }
 }
 
+fn per_phase(mut family: Family<'_>, counts: &ByPhase) {
+    for phase in Phase::ALL {
+        family.sample(&[("phase", phase.as_str())], counts.of(*phase));
+    }
+}
+
 /// C-15's account and what else a worker's cut says.
 fn expose_account(text: &mut Text, s: &Snapshot) {
     let mut f = text.gauge("kvit_kv_blocks", "Blocks by state; the five states add up to kvit_kv_pool_blocks.");
@@ -306,15 +324,18 @@ fn expose_account(text: &mut Text, s: &Snapshot) {
     gauge("kvit_kv_orphaned_blocks", "Of the active blocks: those whose attempt no gateway claims.", u64::from(s.orphaned));
     gauge("kvit_kv_block_tokens", "Token positions a block.", u64::from(s.block_tokens));
     gauge("kvit_kv_reserved_bytes", "Bytes reserved for the pool.", s.reserved_bytes);
+    gauge("kvit_device_lost", "Whether the device takes no more steps, so that every run fails.", u64::from(s.device_lost.is_some()));
     gauge("kvit_tombstones", "Attempts remembered as cancelled before their submit.", u64::from(s.tombstones));
     let mut f = text.gauge("kvit_worker_attempts", "Attempts on the worker by the engine's own account.");
     for (state, attempts) in [("queued", s.queued), ("running", s.running), ("stopping", s.stopping)] {
         f.sample(&[("state", state)], u64::from(attempts));
     }
-    let mut count = |name, help, value| {
-        text.counter(name, help).sample(&[], value);
-    };
-    count("kvit_stale_releases_total", "Releases refused because they named an old generation.", s.stale_releases);
-    count("kvit_foreign_releases_total", "Releases refused because the owner was not listed.", s.foreign_releases);
-    count("kvit_late_completions_total", "Fence messages that named no open step.", s.late_completions);
+    let mut f = text.counter(
+        "kvit_refused_releases_total",
+        "Releases that changed nothing, by why: an old generation (stale), an owner that was not listed (foreign) or had left before (double).",
+    );
+    for (why, refused) in [("stale", s.stale_releases), ("foreign", s.foreign_releases), ("double", s.double_releases)] {
+        f.sample(&[("why", why)], refused);
+    }
+    text.counter("kvit_late_completions_total", "Fence messages that named no open step.").sample(&[], s.late_completions);
 }

@@ -222,7 +222,7 @@ impl RunView {
             tokens: TokensView::of(run),
             steps: StepsView {
                 total: run.meter.waste().steps,
-                after_disconnect: run.meter.waste().steps_after,
+                after_disconnect: run.meter.waste().steps_after.total(),
                 layers_dropped: run.layers_dropped,
             },
             blocks: run.blocks,

@@ -332,6 +332,11 @@ impl EngineThread {
                 self.say(Up::Ended { attempt, outcome, usage });
             }
             Effect::Released { attempt, receipt } => self.say(Up::Released { attempt, receipt }),
+            Effect::DeviceLost(why) => {
+                tracing::error!(%why, "the device is lost: every run fails until the server is started again");
+                self.refused_plan = None;
+                self.say(Up::DeviceLost { why });
+            }
         }
     }
 
@@ -363,10 +368,7 @@ impl EngineThread {
                     self.refused_plan = Some(plan);
                     return;
                 }
-                Err((SubmitError::Lost(why), _)) => {
-                    tracing::error!(%why, "the device is lost");
-                    self.apply(Input::DeviceLost(why));
-                }
+                Err((SubmitError::Lost(why), _)) => self.apply(Input::DeviceLost(why)),
             }
         }
     }

@@ -215,6 +215,17 @@ fn deadlines_fire_in_queue_prefill_and_decode() {
     w.now = Time(600);
     w.apply(Input::Tick);
     assert_eq!(w.seen("queue").ended[0].cause, Cause::QueueDeadline);
+    let s = Submission { deadlines: vec![(Time(800), Cause::GatewayDeadline)], ..w.submission("prefill") };
+    w.start(s, &prompt(5, 150));
+    for _ in 0..3 {
+        w.step();
+    }
+    let prefilling = |w: &World| w.engine.snapshot(false).attempts.iter().any(|a| a.attempt == id("prefill") && a.state == "prefilling");
+    assert!(prefilling(&w), "150 tokens are more than three steps");
+    w.now = Time(800);
+    w.apply(Input::Tick);
+    assert_eq!((w.seen("prefill").ended[0].cause, w.seen("prefill").answers.len()), (Cause::GatewayDeadline, 0));
+    assert!(!prefilling(&w));
     assert_eq!(w.engine.next_deadline(), Some(Time(1000)));
     w.now = Time(1001);
     w.apply(Input::Tick);
@@ -311,7 +322,9 @@ fn a_lost_device_ends_everything_and_refuses_more() {
     w.submit("b", &prompt(2, 10), 5);
     assert_eq!(w.seen("a").ended[0].cause, Cause::DeviceError);
     assert_eq!(w.seen("b").ended[0].cause, Cause::DeviceError);
-    assert_eq!(w.engine.is_lost(), Some("simulated"));
+    w.apply(Input::DeviceLost("again".into()));
+    assert_eq!((w.engine.is_lost(), w.lost.as_slice()), (Some("simulated"), &["simulated".to_owned()][..]));
+    assert_eq!(w.engine.snapshot(false).device_lost.as_deref(), Some("simulated"));
     w.assert_at_rest();
 }
 

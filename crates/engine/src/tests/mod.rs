@@ -3,6 +3,8 @@
 mod again;
 mod cases;
 mod guards;
+mod neighbour;
+mod preempted;
 mod race;
 mod random;
 mod simulated;

@@ -17,6 +17,8 @@ use crate::{Effect, Engine, EngineConfig, Input, Submission};
 pub const VOCAB: u32 = 97;
 pub const STOP: u32 = 96;
 pub const BT: u32 = 4;
+/// Steps that the device may have in flight.
+pub const IN_FLIGHT: usize = 2;
 
 fn mix(a: u64, b: u64) -> u64 {
     let mut x = a.rotate_left(23) ^ b.wrapping_mul(0x9e37_79b9_7f4a_7c15);
@@ -148,6 +150,8 @@ pub struct World {
     pub defects: u32,
     /// Blocks that each failed step took along, as journalled.
     pub failures: Vec<u32>,
+    /// What was said of a lost device.
+    pub lost: Vec<String>,
     pub numbers: HashMap<AttemptId, u64>,
     next_number: u64,
 }
@@ -159,8 +163,15 @@ pub fn id(name: &str) -> AttemptId {
 
 impl World {
     pub fn new(blocks: u32, config: EngineConfig) -> World {
-        let limits =
-            DeviceLimits { blocks_total: blocks, block_tokens: BT, block_bytes: 64, slots: 8, context: 200, vocab: VOCAB, in_flight: 2 };
+        let limits = DeviceLimits {
+            blocks_total: blocks,
+            block_tokens: BT,
+            block_bytes: 64,
+            slots: 8,
+            context: 200,
+            vocab: VOCAB,
+            in_flight: IN_FLIGHT as u32,
+        };
         World {
             engine: Engine::new(config, limits),
             device: SimulatedDevice::default(),
@@ -168,6 +179,7 @@ impl World {
             seen: HashMap::new(),
             defects: 0,
             failures: Vec::new(),
+            lost: Vec::new(),
             numbers: HashMap::new(),
             next_number: 1,
         }
@@ -229,6 +241,7 @@ impl World {
                 Effect::Released { attempt, receipt } => self.seen.entry(attempt).or_default().released.push(receipt),
                 Effect::CancelAcknowledged { attempt, won } => self.seen.entry(attempt).or_default().acknowledged.push(won),
                 Effect::Accepted { .. } => {}
+                Effect::DeviceLost(why) => self.lost.push(why),
                 Effect::Journal(attempt, event) => self.take_event(attempt, event),
             }
         }

@@ -25,8 +25,9 @@ fn account_object(calls: &Calls, cut: &Snapshot) -> Value {
         "free": cut.free, "active": cut.active, "orphaned": cut.orphaned, "cached": cut.cached, "draining": cut.draining,
         "quarantined": cut.quarantined, "conserved": cut.is_conserved(),
         "runs": {"queued": cut.queued, "running": cut.running, "stopping": cut.stopping},
-        "stale_releases": cut.stale_releases, "foreign_releases": cut.foreign_releases, "late_completions": cut.late_completions,
-        "reserved_bytes": cut.reserved_bytes, "tombstones": cut.tombstones,
+        "stale_releases": cut.stale_releases, "foreign_releases": cut.foreign_releases, "double_releases": cut.double_releases,
+        "late_completions": cut.late_completions,
+        "reserved_bytes": cut.reserved_bytes, "tombstones": cut.tombstones, "device_lost": cut.device_lost,
     })
 }
 

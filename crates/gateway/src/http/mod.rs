@@ -144,7 +144,7 @@ async fn live() -> Response {
 }
 
 async fn ready(State(calls): State<Arc<Calls>>) -> Response {
-    match serving(&calls) {
+    match serving(&calls).and_then(|()| computing(&calls)) {
         Ok(()) => ok(&json!({"status": "ready"})),
         Err(error) => error.into_response(),
     }
@@ -159,6 +159,17 @@ pub(crate) fn serving(calls: &Calls) -> Result<(), ApiError> {
         return Err(ApiError::unavailable("the worker is gone").code("worker_lost"));
     }
     Ok(())
+}
+
+/// Whether new runs can be computed. One that comes anyway is taken on and fails with `device_error`, so that it has a record.
+fn computing(calls: &Calls) -> Result<(), ApiError> {
+    match calls.device_lost.get() {
+        None => Ok(()),
+        Some(why) => {
+            let message = format!("the worker's device is lost ({why}): every run fails until this server is started again");
+            Err(ApiError::unavailable(message).code("device_lost"))
+        }
+    }
 }
 
 async fn metrics(State(calls): State<Arc<Calls>>) -> Response {

@@ -10,6 +10,7 @@ mod http2;
 mod ids;
 mod joining;
 mod leave;
+mod lost_device;
 mod shapes;
 mod simulated;
 mod slow;

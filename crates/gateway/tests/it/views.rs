@@ -31,6 +31,8 @@ fn cut() -> Snapshot {
         running: 2,
         stopping: 1,
         stale_releases: 4,
+        foreign_releases: 3,
+        double_releases: 2,
         reserved_bytes: 1000,
         blocks: vec![BlockCut { block: 17, generation: 42, state: "active", owners: vec![attempt], fence: Some(StepId(1066)) }],
         ..Snapshot::default()
@@ -47,7 +49,8 @@ async fn the_account() {
         let reply = asked.await.expect("joined").json();
         let expected = json!({"object": "kv", "incarnation": "00000000-0000-0000-0000-000000001111", "step": 1067, "block_tokens": 16,
             "total": 10, "free": 5, "active": 3, "orphaned": 0, "cached": 1, "draining": 1, "quarantined": 0, "conserved": true,
-            "runs": {"queued": 0, "running": 2, "stopping": 1}, "stale_releases": 4, "late_completions": 0, "reserved_bytes": 1000});
+            "runs": {"queued": 0, "running": 2, "stopping": 1}, "stale_releases": 4, "foreign_releases": 3, "double_releases": 2,
+            "late_completions": 0, "reserved_bytes": 1000});
         for (name, value) in expected.as_object().expect("an object") {
             assert_eq!(&reply[name], value, "{name}");
         }

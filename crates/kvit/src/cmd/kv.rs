@@ -51,8 +51,13 @@ fn worker(kv: &Value, blocks: bool, width: usize) -> String {
     let (queued, running, stopping) = (number(runs, "queued"), number(runs, "running"), number(runs, "stopping"));
     text += &format!("  runs: {queued} queued, {running} running, {stopping} stopping\n");
     let mib = number(kv, "reserved_bytes") as f64 / f64::from(1 << 20);
-    let (stale, late) = (number(kv, "stale_releases"), number(kv, "late_completions"));
-    text += &format!("  refused: {stale} stale releases, {late} late completions; {mib:.0} MiB reserved");
+    let [stale, foreign, double] = ["stale_releases", "foreign_releases", "double_releases"].map(|name| number(kv, name));
+    let late = number(kv, "late_completions");
+    text +=
+        &format!("  refused releases: {stale} stale, {foreign} foreign, {double} double; {late} late completions; {mib:.0} MiB reserved");
+    if let Some(why) = kv["device_lost"].as_str() {
+        text += &format!("\n  THE DEVICE IS LOST ({}): every run fails until the server is started again", why.escape_debug());
+    }
     if blocks {
         text += &list(kv);
     }
@@ -87,7 +92,7 @@ mod tests {
     fn account() -> Value {
         json!({"object": "kv", "step": 1067, "block_tokens": 16, "total": 4096, "free": 4000, "active": 60, "orphaned": 0, "cached": 36,
                "draining": 0, "quarantined": 0, "conserved": true, "runs": {"queued": 0, "running": 2, "stopping": 1},
-               "stale_releases": 3, "late_completions": 0, "reserved_bytes": 1509949440u64})
+               "stale_releases": 3, "foreign_releases": 2, "double_releases": 1, "late_completions": 0, "reserved_bytes": 1509949440u64})
     }
 
     #[test]
@@ -98,7 +103,11 @@ mod tests {
         assert_eq!(row("free")[1..4], ["4000", "97.7", "%"]);
         assert_eq!(row("cached")[1..], ["36", "0.9", "%", "#"], "what is not zero has a mark");
         assert_eq!(row("draining")[1..], ["0", "0.0", "%"]);
-        assert!(text.contains("runs: 0 queued, 2 running, 1 stopping") && text.contains("3 stale releases") && text.contains("1440 MiB"));
+        assert!(
+            text.contains("runs: 0 queued, 2 running, 1 stopping")
+                && text.contains("3 stale, 2 foreign, 1 double;")
+                && text.contains("1440 MiB")
+        );
     }
 
     #[test]
@@ -106,6 +115,17 @@ mod tests {
         let mut kv = account();
         kv["conserved"] = json!(false);
         assert!(worker(&kv, false, 80).contains("NOT CONSERVED"));
+    }
+
+    #[test]
+    fn a_lost_device_is_said_with_its_reason_on_one_line() {
+        let mut kv = account();
+        kv["device_lost"] = json!(null);
+        assert!(!worker(&kv, false, 80).contains("LOST"));
+        kv["device_lost"] = json!("it fell\noff");
+        assert!(
+            worker(&kv, false, 80).ends_with("\n  THE DEVICE IS LOST (it fell\\noff): every run fails until the server is started again")
+        );
     }
 
     #[test]

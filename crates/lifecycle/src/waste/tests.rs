@@ -33,13 +33,14 @@ fn work_before_abandonment_is_no_waste_and_work_after_it_is() {
     meter.step(chunk(37));
     (0..18).for_each(|_| meter.step(decode()));
     meter.deliver(18);
-    assert_eq!((meter.waste().after.total(), meter.waste().steps_after), (0, 0));
+    assert_eq!((meter.waste().after.total(), meter.waste().steps_after.total()), (0, 0));
     assert!(meter.abandon(Phase::Decode));
     assert!(!meter.abandon(Phase::Queued), "the first observation counts");
     meter.step(decode());
     let w = meter.waste();
-    assert_eq!(w.after, PhaseTokens { before_first_token: 0, decode: 1 });
-    assert_eq!((w.generated, w.delivered, w.prompt, w.prompt_after, w.steps, w.steps_after), (19, 18, 37, 0, 20, 1));
+    assert_eq!((w.after.total(), w.after.of(Phase::Decode), w.after.before_first_token()), (1, 1, 0));
+    assert_eq!((w.steps_after.total(), w.steps_after.of(Phase::Decode)), (1, 1));
+    assert_eq!((w.generated, w.delivered, w.prompt, w.prompt_after, w.steps), (19, 18, 37, 0, 20));
     assert!(!w.is_zero_delivery());
 }
 
@@ -53,8 +54,9 @@ fn waste_before_the_first_token_is_told_apart() {
         meter.step(chunk(512));
         meter.step(StepWork { generated: 1, prompt: 100, overrun: 0 });
         let w = meter.waste();
-        assert_eq!(w.after, PhaseTokens { before_first_token: 1, decode: 0 }, "{phase}");
-        assert_eq!((w.prompt, w.prompt_after, w.steps_after), (1124, 612, 2));
+        assert_eq!((w.after.of(phase), w.after.before_first_token(), w.after.total()), (1, 1, 1), "{phase}");
+        assert_eq!((w.steps_after.of(phase), w.steps_after.before_first_token(), w.steps_after.total()), (2, 2, 2), "{phase}");
+        assert_eq!((w.prompt, w.prompt_after), (1124, 612));
         assert!(w.is_zero_delivery());
     }
 }
@@ -67,7 +69,7 @@ fn overrun_is_counted_apart_from_waste() {
     meter.abandon(Phase::Decode);
     meter.step(StepWork { generated: 3, prompt: 0, overrun: 2 });
     let w = meter.waste();
-    assert_eq!((w.generated, w.overrun, w.after.decode), (6, 4, 1));
+    assert_eq!((w.generated, w.overrun, w.after.of(Phase::Decode)), (6, 4, 1));
     meter.step(StepWork { generated: 1, prompt: 0, overrun: 9 });
     assert_eq!(meter.waste().overrun, 5, "no more overrun than tokens");
 }
@@ -76,22 +78,23 @@ fn overrun_is_counted_apart_from_waste() {
 fn a_run_that_was_never_computed_is_no_zero_delivery_run() {
     let mut totals = Totals::default();
     totals.add(&Waste::default());
-    assert_eq!((totals.runs, totals.zero_delivery_runs, totals.ratio()), (1, 0, None));
+    assert_eq!(totals, Totals::default());
 }
 
 #[test]
-fn zero_delivery_runs_stand_apart_and_a_window_is_a_difference() {
+fn zero_delivery_runs_stand_apart_and_the_sum_has_them_too() {
     let mut totals = Totals::default();
-    totals.add(&Waste { generated: 90, delivered: 90, steps: 91, prompt: 7, ..Waste::default() });
-    let before = totals;
-    let after = PhaseTokens { before_first_token: 0, decode: 5 };
-    totals.add(&Waste { generated: 10, steps: 11, prompt: 64, after, steps_after: 5, ..Waste::default() });
-    assert_eq!((totals.zero_delivery_runs, totals.zero_delivery_generated, totals.zero_delivery_prompt), (1, 10, 64));
-    assert_eq!(totals.ratio(), Some(0.05));
-    let window = totals.since(&before);
-    assert_eq!((window.runs, window.sum.generated, window.sum.steps_after), (1, 10, 5));
-    assert_eq!(window.ratio(), Some(0.5));
-    assert_eq!(totals.since(&totals), Totals::default());
+    let delivered = Waste { generated: 90, delivered: 90, steps: 91, prompt: 7, ..Waste::default() };
+    totals.add(&delivered);
+    let mut meter = WasteMeter::default();
+    meter.step(chunk(64));
+    meter.abandon(Phase::Prefill);
+    (0..10).for_each(|_| meter.step(decode()));
+    totals.add(&meter.waste());
+    assert_eq!((totals.zero_delivery_runs, totals.zero_delivery), (1, meter.waste()));
+    assert_eq!((totals.sum.generated, totals.sum.delivered, totals.sum.prompt, totals.sum.steps), (100, 90, 71, 102));
+    assert_eq!((totals.sum.after.of(Phase::Prefill), totals.sum.steps_after.of(Phase::Prefill)), (10, 10));
+    assert_eq!(totals.sum.since(&delivered), meter.waste(), "a window is a difference");
 }
 
 fn work() -> impl Strategy<Value = StepWork> {
@@ -100,20 +103,25 @@ fn work() -> impl Strategy<Value = StepWork> {
 
 proptest! {
     #[test]
-    fn the_parts_never_exceed_the_whole(before in prop::collection::vec(work(), 0..20), after in prop::collection::vec(work(), 0..20)) {
+    fn the_parts_never_exceed_the_whole(
+        before in prop::collection::vec(work(), 0..20),
+        after in prop::collection::vec(work(), 0..20),
+        phase in prop::sample::select(Phase::ALL),
+    ) {
         let mut meter = WasteMeter::default();
         before.iter().for_each(|w| meter.step(*w));
         let old = meter.waste();
-        prop_assert_eq!((old.after.total(), old.prompt_after, old.steps_after), (0, 0, 0));
-        meter.abandon(Phase::Decode);
+        prop_assert_eq!((old.after.total(), old.prompt_after, old.steps_after.total()), (0, 0, 0));
+        meter.abandon(phase);
         after.iter().for_each(|w| meter.step(*w));
         let w = meter.waste();
         prop_assert!(w.after.total() + w.overrun <= w.generated);
-        prop_assert_eq!(w.steps_after, after.len() as u64);
+        prop_assert_eq!((w.after.of(phase), w.steps_after.of(phase)), (w.after.total(), w.steps_after.total()));
+        prop_assert_eq!(w.steps_after.total(), after.len() as u64);
         prop_assert_eq!(w.steps, (before.len() + after.len()) as u64);
         prop_assert_eq!(w.prompt_after, after.iter().map(|w| u64::from(w.prompt)).sum::<u64>());
-        let mut totals = Totals::default();
-        totals.add(&w);
-        prop_assert!(totals.ratio().is_none_or(|r| (0.0..=1.0).contains(&r)));
+        let mut sum = old;
+        sum.add(&w.since(&old));
+        prop_assert_eq!(sum, w);
     }
 }

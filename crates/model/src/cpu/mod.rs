@@ -3,6 +3,10 @@
 //! A thread of its own takes steps from a short queue in their order and sends one fence message a step. The tokens of each sequence stay
 //! with the device, so that a step can be queued before the one that chooses its tokens has run.
 //!
+//! It never says [`DeviceError::Hung`]: that is for a device whose fences may stay open for ever. A CPU step is a bounded number of layers over
+//! bounded rows, which waits for nothing but this process's own threads; so it always ends, in a result or in a panic that is caught, and its
+//! fence with it. Nor does it report a step as lost: it is lost only when its thread is gone, and then takes no more plans.
+//!
 //! Invariant: for each plan taken the sink is called exactly once, after the step's last read or write of a block; a step that panics
 //! fails alone.
 

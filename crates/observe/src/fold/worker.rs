@@ -131,7 +131,7 @@ impl Run {
     fn work(&mut self, work: StepWork, totals: &mut Totals) {
         let before = self.meter.waste();
         self.meter.step(work);
-        totals.grow(&before, &self.meter.waste(), self.meter.abandoned());
+        totals.work.add(&self.meter.waste().since(&before));
     }
 
     fn cancel_applied(&mut self, record: &Record, cause: Cause, phase: Phase, totals: &mut Totals) {

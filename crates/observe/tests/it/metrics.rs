@@ -63,7 +63,8 @@ fn labels(text: &str) {
 
 fn account() -> Snapshot {
     let (free, active, cached, draining, quarantined) = (4000, 59, 36, 1, 0);
-    Snapshot { total: 4096, free, active, cached, draining, quarantined, stale_releases: 2, foreign_releases: 3, ..Snapshot::default() }
+    let refused = Snapshot { stale_releases: 2, foreign_releases: 3, double_releases: 5, ..Snapshot::default() };
+    Snapshot { total: 4096, free, active, cached, draining, quarantined, ..refused }
 }
 
 fn scrape(journal: &Journal, snapshot: Option<&Snapshot>) -> BTreeMap<String, f64> {
@@ -78,14 +79,18 @@ fn an_empty_page_parses_and_has_its_zeros() {
     assert!(!samples.contains_key("kvit_kv_pool_blocks"), "no account is better than an old one");
 }
 
-// contract: C-15
+// contract: C-15, C-17
 #[test]
 fn the_account_adds_up_and_one_that_does_not_is_a_defect() {
     let journal = journal();
     let samples = scrape(&journal, Some(&account()));
     let blocks: f64 = samples.iter().filter(|(series, _)| series.starts_with("kvit_kv_blocks{")).map(|(_, v)| v).sum();
     assert_eq!(blocks, samples["kvit_kv_pool_blocks"]);
-    assert_eq!((samples["kvit_stale_releases_total"], samples["kvit_foreign_releases_total"]), (2.0, 3.0));
+    let refused = ["stale", "foreign", "double"].map(|why| samples[&format!("kvit_refused_releases_total{{why=\"{why}\"}}")]);
+    assert_eq!(refused, [2.0, 3.0, 5.0]);
+    assert_eq!(samples["kvit_device_lost"], 0.0);
+    let lost = Snapshot { device_lost: Some("it fell off".into()), ..account() };
+    assert_eq!(scrape(&journal, Some(&lost))["kvit_device_lost"], 1.0);
     assert_eq!(journal.defects(), 0);
     let broken = Snapshot { free: 3999, ..account() };
     assert_eq!(scrape(&journal, Some(&broken))["kvit_defects_total{kind=\"not_conserved\"}"], 1.0);
@@ -112,13 +117,17 @@ fn a_cancelled_run_is_counted_and_timed() {
         ("kvit_prompt_tokens_computed_total", 21.0),
         ("kvit_prefix_cached_tokens_total", 16.0),
         ("kvit_steps_total", 1.0),
-        ("kvit_steps_after_disconnect_total", 1.0),
+        ("kvit_steps_after_disconnect_total{phase=\"decode\"}", 1.0),
+        ("kvit_steps_after_disconnect_total{phase=\"prefill\"}", 0.0),
+        ("kvit_settled_tokens_generated_total{outcome=\"cancelled\"}", 19.0),
+        ("kvit_settled_tokens_delivered_total{outcome=\"cancelled\"}", 18.0),
+        ("kvit_settled_tokens_generated_total{outcome=\"completed\"}", 0.0),
         ("kvit_released_total", 1.0),
         ("kvit_settled_total", 1.0),
         ("kvit_cancels_sent_total", 1.0),
         ("kvit_cancels_repeated_total", 0.0),
         ("kvit_cancels_unacknowledged", 0.0),
-        ("kvit_zero_delivery_runs_total", 0.0),
+        ("kvit_zero_delivery_runs_total{outcome=\"cancelled\"}", 0.0),
         ("kvit_superseded_total{cause=\"client_deadline\"}", 1.0),
         ("kvit_runs{state=\"stopping\"}", 0.0),
         // 100 µs lie in the first bucket, whose bound is inclusive; 3 ms between 2.5 and 5.
@@ -194,16 +203,32 @@ fn a_cancel_without_an_answer_shows_until_it_is_moot() {
 }
 
 #[test]
-fn a_run_that_computed_and_delivered_nothing_is_counted_apart() {
+fn runs_that_computed_and_delivered_nothing_are_counted_apart_by_outcome() {
     let journal = journal();
-    for (id, computes) in [("idle", false), ("busy", true)] {
+    let runs = [
+        ("idle", 0, 0, Cause::ClientClosed),
+        ("busy", 3, 0, Cause::ClientClosed),
+        ("read", 3, 3, Cause::ClientClosed),
+        ("ok", 5, 5, Cause::Stop),
+    ];
+    for (id, generated, delivered, cause) in runs {
         at(&journal, &key(id), 0, accepted());
-        if computes {
-            at(&journal, &key(id), 1, computed(1, 8, 0, 0));
+        if generated > 0 {
+            at(&journal, &key(id), 1, computed(1, 8, generated, 0));
         }
-        at(&journal, &key(id), 2, Event::Settled { proven: true });
+        if delivered > 0 {
+            at(&journal, &key(id), 2, Event::Delivered { tokens: delivered });
+        }
+        at(&journal, &key(id), 3, outcome_set(cause));
+        at(&journal, &key(id), 4, Event::Settled { proven: true });
     }
-    assert_eq!(scrape(&journal, None)["kvit_zero_delivery_runs_total"], 1.0);
+    let samples = scrape(&journal, None);
+    let of = |name: &str| ["cancelled", "completed"].map(|kind| samples[&format!("{name}{{outcome=\"{kind}\"}}")]);
+    assert_eq!(of("kvit_settled_tokens_generated_total"), [6.0, 5.0]);
+    assert_eq!(of("kvit_settled_tokens_delivered_total"), [3.0, 5.0]);
+    assert_eq!(of("kvit_zero_delivery_runs_total"), [1.0, 0.0]);
+    assert_eq!(of("kvit_zero_delivery_tokens_generated_total"), [3.0, 0.0]);
+    assert_eq!(of("kvit_zero_delivery_prompt_tokens_computed_total"), [8.0, 0.0]);
 }
 
 /// Every table that has an entry a run shows its length; what the system does not tell is not shown at all.

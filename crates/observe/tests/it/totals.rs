@@ -81,13 +81,15 @@ proptest! {
         prop_assert_eq!(samples["kvit_tokens_overrun_total"], sum(|r| r.tokens.overrun));
         prop_assert_eq!(samples["kvit_prefix_cached_tokens_total"], sum(|r| r.tokens.cached_prompt));
         prop_assert_eq!(samples["kvit_prompt_tokens_after_disconnect_total"], sum(|r| r.tokens.prompt_computed_after_disconnect));
-        prop_assert_eq!(samples["kvit_steps_after_disconnect_total"], sum(|r| r.steps.after_disconnect));
+        prop_assert_eq!(by_label("kvit_steps_after_disconnect_total"), sum(|r| r.steps.after_disconnect));
         prop_assert_eq!(samples["kvit_settled_total"], sum(|r| u64::from(r.settled)));
         prop_assert_eq!(by_label("kvit_tokens_after_disconnect_total"), sum(|r| r.tokens.after_disconnect));
         for phase in Phase::ALL {
             let here = |r: &&RunView| r.phase_at_disconnect == Some(phase.as_str());
             let tokens: u64 = runs.iter().filter(here).map(|r| r.tokens.after_disconnect).sum();
             prop_assert_eq!(samples[&format!("kvit_tokens_after_disconnect_total{{phase=\"{phase}\"}}")], tokens as f64);
+            let steps: u64 = runs.iter().filter(here).map(|r| r.steps.after_disconnect).sum();
+            prop_assert_eq!(samples[&format!("kvit_steps_after_disconnect_total{{phase=\"{phase}\"}}")], steps as f64);
         }
         for cause in Cause::ALL {
             let ended = runs.iter().filter(|r| r.outcome.as_ref().is_some_and(|o| o.cause == cause.as_str())).count();

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use engine::EngineConfig;
+use engine::{Device, EngineConfig};
 use lifecycle::message::{Down, From, Prompt, Snapshot, Submit, Up};
 use lifecycle::params::{Params, Sampling};
 use lifecycle::{AttemptId, Cause, Incarnation, Outcome, RunId, RunKey, Tenant};
@@ -36,6 +36,8 @@ pub struct Rig {
     up: tokio::sync::mpsc::Receiver<From<Up>>,
     pub journal: Journal,
     pub seen: HashMap<String, Seen>,
+    /// What was said of a lost device.
+    pub device_lost: Vec<String>,
     snapshots: HashMap<u64, Snapshot>,
     numbers: HashMap<String, u64>,
     asks: u64,
@@ -74,12 +76,26 @@ impl Rig {
         let options =
             CpuOptions { threads: sizes.threads, blocks_total: sizes.blocks, block_tokens: 16, slots: sizes.max_running, isa: None };
         let device = CpuDevice::new(llama, options).expect("the device starts");
+        Rig::over(Box::new(device), text, sizes)
+    }
+
+    /// A worker over any device.
+    pub fn over(device: Box<dyn Device>, text: Arc<Text>, sizes: Sizes) -> Rig {
         let journal = Journal::new(Clock::start(), Limits::default());
         let (send, up) = tokio::sync::mpsc::channel(1 << 16);
         let engine = EngineConfig { step_tokens: sizes.step_tokens, max_running: sizes.max_running, ..EngineConfig::default() };
         let config = WorkerConfig { incarnation: WORKER, engine, tokenise_threads: 1, deadline: PATIENCE * 60 };
-        let worker = worker::start(config, Box::new(device), text, journal.clone(), send).expect("the worker starts");
-        Rig { worker: Some(worker), up, journal, seen: HashMap::new(), snapshots: HashMap::new(), numbers: HashMap::new(), asks: 0 }
+        let worker = worker::start(config, device, text, journal.clone(), send).expect("the worker starts");
+        Rig {
+            worker: Some(worker),
+            up,
+            journal,
+            seen: HashMap::new(),
+            device_lost: Vec::new(),
+            snapshots: HashMap::new(),
+            numbers: HashMap::new(),
+            asks: 0,
+        }
     }
 
     pub fn send(&self, message: Down) {
@@ -126,6 +142,7 @@ impl Rig {
                 self.snapshots.insert(ask, *snapshot);
             }
             Up::Accepted { .. } => {}
+            Up::DeviceLost { why } => self.device_lost.push(why),
         }
     }
 

@@ -17,7 +17,7 @@ const LOOK_AGAIN: Duration = Duration::from_millis(10);
 const STEADY: u32 = 5;
 
 /// The account's numbers that are read.
-const ACCOUNT: [&str; 12] = [
+const ACCOUNT: [&str; 13] = [
     "total",
     "free",
     "active",
@@ -27,6 +27,7 @@ const ACCOUNT: [&str; 12] = [
     "quarantined",
     "stale_releases",
     "foreign_releases",
+    "double_releases",
     "late_completions",
     "reserved_bytes",
     "tombstones",

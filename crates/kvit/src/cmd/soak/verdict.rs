@@ -102,13 +102,18 @@ const SOURCES: [Source; 25] = [
     (PROCESS, "threads", |r| r.gauge("process_threads"), Rule::NoMore),
     (PROCESS, "RSS without pool, MiB", |r| resident(r).map(mib), Rule::Memory),
     (REFUSED, "defects", |r| r.gauge("kvit_defects_total"), Rule::Exact),
-    (REFUSED, "refused releases", |r| Some((r.block_count("stale_releases") + r.block_count("foreign_releases")) as f64), Rule::Exact),
+    (REFUSED, "refused releases", refused, Rule::Exact),
     (REFUSED, "late completions", |r| count(r, "late_completions"), Rule::Exact),
     (KEPT, "cached blocks", |r| count(r, "cached"), Rule::Kept(None)),
     (KEPT, "pool written to, MiB", |r| Some(mib(r.pool_touched() as f64)), Rule::Kept(None)),
     (KEPT, "runs in the journal", |r| r.gauge("kvit_journal_runs"), Rule::Kept(None)),
     (KEPT, "records in the journal", |r| r.gauge("kvit_journal_records"), Rule::Kept(None)),
 ];
+
+/// Releases that changed nothing, whatever was wrong with them.
+fn refused(reading: &Reading) -> Option<f64> {
+    Some(["stale_releases", "foreign_releases", "double_releases"].iter().map(|why| reading.block_count(why) as f64).sum())
+}
 
 /// Bytes as MiB.
 pub fn mib(bytes: f64) -> f64 {

@@ -15,6 +15,9 @@ pub struct GatewayConfig {
     pub header_timeout: Duration,
     /// Largest request head in bytes; also what is buffered for a connection that is not read. Default 64 KiB, at least 8 KiB.
     pub head_bytes_max: usize,
+    /// Bytes kept of what a caller sends behind a request whose answer is pending (HTTP/1.1), beside `head_bytes_max`. Beyond it they are
+    /// thrown away and the connection is closed behind that answer. Default 64 KiB: requests are seldom pipelined at all.
+    pub pipelined_bytes_max: usize,
     /// Open connections; further ones wait in the kernel's backlog. Default 1024.
     pub connections_max: usize,
     /// Runs in the table at once, ended ones that are not settled included. A further one is rejected (`queue_full`). Default 1024.
@@ -79,6 +82,7 @@ impl Default for GatewayConfig {
             body_timeout: Duration::from_secs(30),
             header_timeout: Duration::from_secs(10),
             head_bytes_max: 64 << 10,
+            pipelined_bytes_max: 64 << 10,
             connections_max: 1024,
             calls_max: 1024,
             queue_max: 256,

@@ -6,6 +6,7 @@
 //!
 //! Invariant: cannot see `engine`, `kv`, `model` or `worker`; speaks with a worker through `lifecycle::message` only.
 
+mod ahead;
 mod calls;
 mod cancel;
 mod config;

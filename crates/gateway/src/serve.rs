@@ -170,6 +170,22 @@ async fn connection(
     drop(permit);
 }
 
+/// A request that is being handled, until its answer begins or it is dropped.
+struct Handled(Arc<ConnState>);
+
+impl Handled {
+    fn new(state: Arc<ConnState>) -> Handled {
+        state.ahead.request_began();
+        Handled(state)
+    }
+}
+
+impl Drop for Handled {
+    fn drop(&mut self) {
+        self.0.ahead.request_ended();
+    }
+}
+
 /// HTTP/1.1 or HTTP/2, by what the peer begins with.
 async fn speak(io: Observed, state: Arc<ConnState>, router: Router, config: &GatewayConfig, mut stop: watch::Receiver<bool>) {
     let inner = TowerToHyperService::new(router);
@@ -177,7 +193,12 @@ async fn speak(io: Observed, state: Arc<ConnState>, router: Router, config: &Gat
     let service = hyper::service::service_fn(move |mut request: hyper::Request<hyper::body::Incoming>| {
         extension.speaks(request.version());
         request.extensions_mut().insert(extension.clone());
-        hyper::service::Service::call(&inner, request)
+        let handled = Handled::new(extension.clone());
+        let answer = hyper::service::Service::call(&inner, request);
+        async move {
+            let _handled = handled;
+            answer.await
+        }
     });
     let mut builder = Builder::new(TokioExecutor::new());
     builder.http1().timer(TokioTimer::new()).header_read_timeout(config.header_timeout).half_close(config.allow_half_close);

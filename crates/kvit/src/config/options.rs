@@ -120,6 +120,8 @@ options! {
         "How long a caller may take to send its body.";
     head_bytes_max: usize, "BYTES" = 64 << 10,
         "Largest request head.";
+    pipelined_bytes_max: usize, "BYTES" = 64 << 10,
+        "Most bytes kept of what a caller sends on behind a request whose answer is pending (HTTP/1.1), beside one buffer of `head_bytes_max`. They are always read, so that its close is seen behind them; what is more is thrown away, and the connection is closed behind that answer.";
     header_timeout_ms: u64, "MILLISECONDS" = 75_000,
         "How long a caller may take to send a request's head; also how long an idle connection is kept for a next request.";
     connections_max: usize, "NUMBER" = 1024,

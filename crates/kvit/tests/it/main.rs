@@ -15,6 +15,7 @@ mod leaving;
 mod leaving_client;
 mod leaving_matrix;
 mod lost;
+mod pipelined;
 mod server;
 mod servers;
 mod soak;

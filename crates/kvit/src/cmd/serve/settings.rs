@@ -23,6 +23,7 @@ pub fn gateway(config: &ServeConfig) -> GatewayConfig {
         body_timeout: ms(config.body_timeout_ms),
         header_timeout: ms(config.header_timeout_ms),
         head_bytes_max: config.head_bytes_max,
+        pipelined_bytes_max: config.pipelined_bytes_max,
         connections_max: config.connections_max,
         calls_max: config.calls_max,
         queue_max: config.queue_limit as usize,

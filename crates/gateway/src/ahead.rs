@@ -50,6 +50,8 @@ struct Held {
     /// Requests that are being handled, and runs whose answer is pending. Runs only where hyper does not read on (HTTP/1.1).
     requests: usize,
     runs: usize,
+    /// Requests so far.
+    began: u64,
     /// All that was due is written.
     written: bool,
     /// The caller left: nothing is due.
@@ -82,12 +84,19 @@ impl Ahead {
     pub(crate) fn request_began(&self) {
         let mut held = self.lock();
         held.requests += 1;
+        held.began += 1;
         held.written = false;
     }
 
     /// A request was handled; its answer may be pending.
     pub(crate) fn request_ended(&self) {
         self.lock().requests -= 1;
+    }
+
+    /// Whether a request is in hand or a run's answer pending, and how many requests there have been.
+    pub(crate) fn requests(&self) -> (bool, u64) {
+        let held = self.lock();
+        (held.is_busy(), held.began)
     }
 
     /// A run's answer is pending: its request was read to the end.

@@ -29,6 +29,7 @@ use tokio::sync::Notify;
 use crate::ahead::{Ahead, Came};
 use crate::calls::Calls;
 use crate::config::GatewayConfig;
+use crate::idle::{Idle, Seen};
 use crate::pulse::{Pulse, Sample};
 use crate::socket;
 
@@ -39,6 +40,8 @@ const PROBE_PARTS: u32 = 4;
 const PAUSE_PARTS: u32 = 2;
 /// The kernel counts keepalive's times in seconds.
 const PROBE_UNIT: Duration = Duration::from_secs(1);
+/// The least pause between two looks.
+const LOOK_EVERY_MIN: Duration = Duration::from_millis(5);
 /// The part of the send buffer that may wait unsent; beyond it hyper has to wait.
 const UNSENT_PARTS: usize = 8;
 
@@ -104,11 +107,6 @@ impl ConnState {
         self.doomed.store(true, Ordering::Release);
     }
 
-    /// Whether the peer has sent anything yet.
-    pub(crate) fn has_spoken(&self) -> bool {
-        self.heard.load(Ordering::Relaxed) > 0
-    }
-
     /// A request came in this version of HTTP.
     pub(crate) fn speaks(&self, version: axum::http::Version) {
         if version == axum::http::Version::HTTP_2 {
@@ -128,6 +126,13 @@ impl ConnState {
         if !self.http2.load(Ordering::Relaxed) {
             self.ahead.run_ended();
         }
+    }
+
+    /// What idleness is judged by.
+    fn seen(&self) -> Seen {
+        let (busy, requests) = self.ahead.requests();
+        let (heard, written) = (self.heard.load(Ordering::Relaxed), self.written.load(Ordering::Relaxed));
+        Seen { at: Instant::now(), busy, requests, heard, written }
     }
 
     /// How often it was heard, if its program has to answer PINGs.
@@ -156,11 +161,15 @@ pub(crate) fn prepare(stream: &TcpStream, config: &GatewayConfig) -> io::Result<
 // field: F-80
 pub(crate) async fn attend(stream: &TcpStream, state: &ConnState, config: &GatewayConfig) -> Cause {
     let mut pulse = Pulse::new(config);
-    let mut looks = tokio::time::interval(pulse.every());
+    let mut idle = Idle::new(config, Instant::now());
+    let mut looks = tokio::time::interval(pulse.every().min(idle.every()).max(LOOK_EVERY_MIN));
     looks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     loop {
         looks.tick().await;
         if state.doomed.load(Ordering::Acquire) && !state.calls.is_delivering(state.id) {
+            state.close();
+        }
+        if !state.http2.load(Ordering::Relaxed) && idle.is_over(state.seen()) {
             state.close();
         }
         // A socket that cannot be looked at is one whose end the watcher sees.

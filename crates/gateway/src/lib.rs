@@ -14,6 +14,7 @@ mod conn;
 mod dispatch;
 mod feed;
 mod http;
+mod idle;
 mod joining;
 mod pulse;
 mod seats;

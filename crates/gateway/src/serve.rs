@@ -201,7 +201,8 @@ async fn speak(io: Observed, state: Arc<ConnState>, router: Router, config: &Gat
         }
     });
     let mut builder = Builder::new(TokioExecutor::new());
-    builder.http1().timer(TokioTimer::new()).header_read_timeout(config.header_timeout).half_close(config.allow_half_close);
+    // How long a head may take is `attend`'s: hyper would count the idle time before it as well.
+    builder.http1().timer(TokioTimer::new()).header_read_timeout(None).half_close(config.allow_half_close);
     builder.http1().max_buf_size(config.head_bytes_max.max(8 << 10));
     let mut http2 = builder.http2();
     // hyper sends the PINGs; `attend` judges long before hyper's own limit, and knows a slow reader from one that is gone.
@@ -210,8 +211,7 @@ async fn speak(io: Observed, state: Arc<ConnState>, router: Router, config: &Gat
     http2.max_send_buf_size(config.send_buffer_bytes.min(u32::MAX as usize));
     http2.max_concurrent_streams(config.streams_max).max_header_list_size(u32::try_from(config.head_bytes_max).unwrap_or(u32::MAX));
     let mut http = pin!(builder.serve_connection(TokioIo::new(io), service));
-    let mut silence = pin!(tokio::time::sleep(config.header_timeout));
-    let (mut judged, mut told) = (false, false);
+    let mut told = false;
     loop {
         tokio::select! {
             result = &mut http => {
@@ -219,13 +219,6 @@ async fn speak(io: Observed, state: Arc<ConnState>, router: Router, config: &Gat
                     tracing::debug!(error = %e, "a connection ended");
                 }
                 return;
-            }
-            // hyper's own limit begins with the first byte: until then it does not know which HTTP this is.
-            () = &mut silence, if !judged => {
-                if !state.has_spoken() {
-                    return;
-                }
-                judged = true;
             }
             () = state.closing() => return,
             _ = stop.wait_for(|stop| *stop), if !told => {

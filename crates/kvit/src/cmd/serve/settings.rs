@@ -22,6 +22,7 @@ pub fn gateway(config: &ServeConfig) -> GatewayConfig {
         body_bytes_max: config.body_bytes_max,
         body_timeout: ms(config.body_timeout_ms),
         header_timeout: ms(config.header_timeout_ms),
+        keep_alive_idle: ms(config.keep_alive_idle_ms),
         head_bytes_max: config.head_bytes_max,
         pipelined_bytes_max: config.pipelined_bytes_max,
         connections_max: config.connections_max,

@@ -7,7 +7,8 @@
 //!
 //! Bytes are counted as they come from the socket: under TLS they would be its records.
 //!
-//! Invariant: hyper gets the bytes in their order and without a gap; at most `limit` are kept; nothing is read while hyper wants a body.
+//! Invariant: hyper gets the bytes in their order and none after one that was thrown away; at most `limit` are kept; a body that hyper still
+//! reads is left to it.
 // contract: C-10 C-28
 
 use std::io::{self, ErrorKind, Read};
@@ -65,6 +66,10 @@ impl Held {
         self.requests + self.runs > 0
     }
 
+    fn is_read(&self) -> bool {
+        self.overran || self.runs > 0
+    }
+
     fn wake(&mut self) {
         self.hyper.take().into_iter().for_each(Waker::wake);
     }
@@ -116,11 +121,11 @@ impl Ahead {
         self.asked.notified().await;
     }
 
-    /// Reads what there is, for a while, if a run's answer is pending. Does not look at the readiness that tokio remembers.
+    /// Reads what there is, for a while, if a run's answer is pending or nothing that comes is kept any more. Does not look at the readiness that tokio remembers.
     pub(crate) fn read(&self, socket: &TcpStream) -> io::Result<Came> {
         let mut piece = [0; PIECE];
         for _ in 0..PIECES {
-            if self.lock().runs == 0 {
+            if !self.lock().is_read() {
                 return Ok(Came::Nothing);
             }
             match (&*SockRef::from(socket)).read(&mut piece) {
@@ -174,6 +179,11 @@ impl Ahead {
     /// hyper waits for the socket.
     pub(crate) fn waits(&self, cx: &Context<'_>) {
         self.lock().hyper = Some(cx.waker().clone());
+    }
+
+    /// Whether bytes were thrown away.
+    pub(crate) fn overran(&self) -> bool {
+        self.lock().overran
     }
 
     /// The caller left.

@@ -27,6 +27,8 @@ use crate::conn::{self, ConnState, Observed};
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 /// How long runs may take to settle after the last connection is closed.
 const LAST_LOOK: Duration = Duration::from_millis(200);
+/// How long what a caller sends too much is read on after its last answer, for its end.
+const LINGER: Duration = Duration::from_secs(1);
 /// Parts of `client_lost_after` between two PINGs on an HTTP/2 connection.
 const PING_PARTS: u32 = 2;
 /// How long hyper itself waits for a PING's answer.
@@ -165,6 +167,10 @@ async fn connection(
                 break;
             }
         }
+    }
+    // Bytes that still come would make a reset of the close, which may cost the caller an answer that it has not read yet.
+    if state.ahead.overran() && state.gone().is_none() && !seen {
+        let _ = tokio::time::timeout(LINGER, watcher).await;
     }
     conn::part(&fd, &state, &config);
     drop(permit);

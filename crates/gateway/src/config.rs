@@ -11,10 +11,15 @@ pub struct GatewayConfig {
     pub body_bytes_max: usize,
     /// How long a caller may take to send its body. Default 30 s.
     pub body_timeout: Duration,
-    /// How long a caller may take to send a request's headers, and to send its first byte. Default 10 s.
+    /// How long a caller may take to send a request's head once it has begun; on a fresh connection, from its beginning. Default 10 s.
     pub header_timeout: Duration,
+    /// How long an HTTP/1.1 connection is kept for a next request. Default 75 s, as usual elsewhere.
+    pub keep_alive_idle: Duration,
     /// Largest request head in bytes; also what is buffered for a connection that is not read. Default 64 KiB, at least 8 KiB.
     pub head_bytes_max: usize,
+    /// Bytes kept of what a caller sends behind a request whose answer is pending (HTTP/1.1), beside `head_bytes_max`. Beyond it they are
+    /// thrown away and the connection is closed behind that answer. Default 64 KiB: requests are seldom pipelined at all.
+    pub pipelined_bytes_max: usize,
     /// Open connections; further ones wait in the kernel's backlog. Default 1024.
     pub connections_max: usize,
     /// Runs in the table at once, ended ones that are not settled included. A further one is rejected (`queue_full`). Default 1024.
@@ -78,7 +83,9 @@ impl Default for GatewayConfig {
             body_bytes_max: 4 << 20,
             body_timeout: Duration::from_secs(30),
             header_timeout: Duration::from_secs(10),
+            keep_alive_idle: Duration::from_secs(75),
             head_bytes_max: 64 << 10,
+            pipelined_bytes_max: 64 << 10,
             connections_max: 1024,
             calls_max: 1024,
             queue_max: 256,

@@ -1,14 +1,13 @@
 //! One connection: who watches it, and what it says about its caller.
 //!
 //! hyper stops reading while a request is being answered and unread bytes wait in its buffer, so it would not notice that the caller left.
-//! So a task of our own watches a duplicate of the socket for its end, in every phase of a request, and tells the call table at once. What
-//! hyper itself runs into while reading or writing is observed on the way (`Observed`): an error can be read from a socket only once.
+//! So a task of our own watches a duplicate of the socket for its end, in every phase of a request, and tells the call table at once. While an
+//! answer is pending it also reads what hyper leaves (`ahead`): behind a full receive buffer no end would arrive. What hyper itself runs
+//! into while reading or writing is observed on the way (`Observed`): an error can be read from a socket only once.
 //!
 //! A peer that vanished or that does not read says nothing. For those a second watch (`attend`) looks at the kernel's counters at intervals
 //! and lets `pulse` judge: it finds a vanished peer within `client_lost_after`, whatever the connection is doing, because the peer is always
 //! asked something: unacknowledged bytes are sent again, a closed window is probed, an idle connection is probed, and HTTP/2 has PING.
-//!
-//! What nobody can see: a close behind more unread bytes than the kernel's receive buffer holds. Its FIN has not arrived.
 //!
 //! Invariant: the first observation stands; nothing here waits for a handler, a body or the worker.
 // contract: C-10 C-24
@@ -23,12 +22,14 @@ use std::time::{Duration, Instant};
 
 use lifecycle::Cause;
 use socket2::{SockRef, TcpKeepalive};
-use tokio::io::{AsyncRead, AsyncWrite, Interest, ReadBuf};
+use tokio::io::{AsyncRead, AsyncWrite, Interest, ReadBuf, Ready};
 use tokio::net::TcpStream;
 use tokio::sync::Notify;
 
+use crate::ahead::{Ahead, Came};
 use crate::calls::Calls;
 use crate::config::GatewayConfig;
+use crate::idle::{Idle, Seen};
 use crate::pulse::{Pulse, Sample};
 use crate::socket;
 
@@ -39,6 +40,8 @@ const PROBE_PARTS: u32 = 4;
 const PAUSE_PARTS: u32 = 2;
 /// The kernel counts keepalive's times in seconds.
 const PROBE_UNIT: Duration = Duration::from_secs(1);
+/// The least pause between two looks.
+const LOOK_EVERY_MIN: Duration = Duration::from_millis(5);
 /// The part of the send buffer that may wait unsent; beyond it hyper has to wait.
 const UNSENT_PARTS: usize = 8;
 
@@ -46,6 +49,8 @@ const UNSENT_PARTS: usize = 8;
 pub(crate) struct ConnState {
     /// Names the connection in the call table. Never reused.
     pub(crate) id: u64,
+    /// What it sent before it was asked to.
+    pub(crate) ahead: Ahead,
     gone: OnceLock<Cause>,
     close: Notify,
     calls: Arc<Calls>,
@@ -63,6 +68,7 @@ impl ConnState {
     pub(crate) fn new(id: u64, calls: Arc<Calls>) -> ConnState {
         ConnState {
             id,
+            ahead: Ahead::new(calls.config.pipelined_bytes_max),
             gone: OnceLock::new(),
             close: Notify::new(),
             calls,
@@ -82,6 +88,7 @@ impl ConnState {
     pub(crate) fn observe(&self, cause: Cause) {
         if self.gone.set(cause).is_ok() {
             self.calls.connection_gone(self.id, cause);
+            self.ahead.gone();
         }
     }
 
@@ -100,16 +107,32 @@ impl ConnState {
         self.doomed.store(true, Ordering::Release);
     }
 
-    /// Whether the peer has sent anything yet.
-    pub(crate) fn has_spoken(&self) -> bool {
-        self.heard.load(Ordering::Relaxed) > 0
-    }
-
     /// A request came in this version of HTTP.
     pub(crate) fn speaks(&self, version: axum::http::Version) {
         if version == axum::http::Version::HTTP_2 {
             self.http2.store(true, Ordering::Relaxed);
         }
+    }
+
+    /// A run's answer is pending on it: from its request's end until nothing more is said of it.
+    pub(crate) fn run_began(&self) {
+        if !self.http2.load(Ordering::Relaxed) {
+            self.ahead.run_began();
+        }
+    }
+
+    /// The counterpart of `run_began`.
+    pub(crate) fn run_ended(&self) {
+        if !self.http2.load(Ordering::Relaxed) {
+            self.ahead.run_ended();
+        }
+    }
+
+    /// What idleness is judged by.
+    fn seen(&self) -> Seen {
+        let (busy, requests) = self.ahead.requests();
+        let (heard, written) = (self.heard.load(Ordering::Relaxed), self.written.load(Ordering::Relaxed));
+        Seen { at: Instant::now(), busy, requests, heard, written }
     }
 
     /// How often it was heard, if its program has to answer PINGs.
@@ -138,11 +161,15 @@ pub(crate) fn prepare(stream: &TcpStream, config: &GatewayConfig) -> io::Result<
 // field: F-80
 pub(crate) async fn attend(stream: &TcpStream, state: &ConnState, config: &GatewayConfig) -> Cause {
     let mut pulse = Pulse::new(config);
-    let mut looks = tokio::time::interval(pulse.every());
+    let mut idle = Idle::new(config, Instant::now());
+    let mut looks = tokio::time::interval(pulse.every().min(idle.every()).max(LOOK_EVERY_MIN));
     looks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     loop {
         looks.tick().await;
         if state.doomed.load(Ordering::Acquire) && !state.calls.is_delivering(state.id) {
+            state.close();
+        }
+        if !state.http2.load(Ordering::Relaxed) && idle.is_over(state.seen()) {
             state.close();
         }
         // A socket that cannot be looked at is one whose end the watcher sees.
@@ -169,13 +196,17 @@ pub(crate) fn duplicate(stream: &TcpStream) -> io::Result<TcpStream> {
     TcpStream::from_std(std::net::TcpStream::from(stream.as_fd().try_clone_to_owned()?))
 }
 
-/// Watches until the peer's end or an error is seen, and tells. The registration is edge-triggered and nothing is read, so bytes that
-/// nobody reads neither wake it again nor hide the end behind them.
+/// Watches until the peer's end or an error is seen, and tells. The registration is edge-triggered, so bytes that nobody reads do not wake it
+/// again; while an answer is pending it reads them (`ahead`; HTTP/2 is always read), so they do not hide the end behind them either.
 // field: F-01 F-03 F-13
 pub(crate) async fn watch(socket: &TcpStream, state: &ConnState, allow_half_close: bool) {
     let mut interest = Interest::READABLE | Interest::ERROR;
     loop {
-        let Ok(ready) = socket.ready(interest).await else { return };
+        let ready = tokio::select! {
+            ready = socket.ready(interest) => ready,
+            () = state.ahead.asked() => Ok(Ready::EMPTY),
+        };
+        let Ok(ready) = ready else { return };
         if ready.is_error() {
             return state.observe(classify(SockRef::from(socket).take_error().ok().flatten()));
         }
@@ -186,8 +217,17 @@ pub(crate) async fn watch(socket: &TcpStream, state: &ConnState, allow_half_clos
             // "Read side closed" stays set for ever: from here on only an error says anything.
             interest = Interest::ERROR;
         }
-        // "Would block" clears the readiness to read and nothing else, so no end and no error can get lost between two looks.
+        // "Would block" clears the readiness to read and nothing else, so no end and no error can get lost between two looks. Cleared before
+        // it is read, so that what comes in between wakes it again.
         let _ = socket.try_io(Interest::READABLE, || Err::<(), _>(io::ErrorKind::WouldBlock.into()));
+        loop {
+            match state.ahead.read(socket) {
+                Ok(Came::More) => tokio::task::yield_now().await,
+                Ok(Came::End) if !allow_half_close => return state.observe(Cause::ClientClosed),
+                Ok(_) => break,
+                Err(e) => return state.observe(classify(Some(e))),
+            }
+        }
     }
 }
 
@@ -231,8 +271,14 @@ impl Observed {
 
 impl AsyncRead for Observed {
     fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        if let Some(given) = self.state.ahead.give(cx, buf) {
+            return given;
+        }
         let before = buf.filled().len();
-        let result = ready!(Pin::new(&mut self.stream).poll_read(cx, buf));
+        let Poll::Ready(result) = Pin::new(&mut self.stream).poll_read(cx, buf) else {
+            self.state.ahead.waits(cx);
+            return Poll::Pending;
+        };
         match &result {
             Err(e) => self.failed(e),
             Ok(()) if buf.filled().len() > before => _ = self.state.heard.fetch_add(1, Ordering::Relaxed),
@@ -259,7 +305,9 @@ impl AsyncWrite for Observed {
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_flush(cx)
+        ready!(Pin::new(&mut self.stream).poll_flush(cx))?;
+        self.state.ahead.flushed();
+        Poll::Ready(Ok(()))
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {

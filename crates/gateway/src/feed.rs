@@ -102,6 +102,7 @@ pub(crate) struct Reader {
 
 impl Reader {
     pub(crate) fn new(key: RunKey, (seat, end): (SeatId, FeedEnd), calls: Arc<Calls>, conn: Arc<ConnState>) -> Reader {
+        conn.run_began();
         Reader { key, seat, end, calls, conn, finished: false }
     }
 
@@ -154,5 +155,6 @@ impl Drop for Reader {
         if !self.finished {
             self.calls.caller_gone(&self.key, self.seat, self.conn.gone().unwrap_or(Cause::ClientReset));
         }
+        self.conn.run_ended();
     }
 }

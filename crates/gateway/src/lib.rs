@@ -6,6 +6,7 @@
 //!
 //! Invariant: cannot see `engine`, `kv`, `model` or `worker`; speaks with a worker through `lifecycle::message` only.
 
+mod ahead;
 mod calls;
 mod cancel;
 mod config;
@@ -13,6 +14,7 @@ mod conn;
 mod dispatch;
 mod feed;
 mod http;
+mod idle;
 mod joining;
 mod pulse;
 mod seats;

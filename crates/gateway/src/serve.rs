@@ -27,6 +27,8 @@ use crate::conn::{self, ConnState, Observed};
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 /// How long runs may take to settle after the last connection is closed.
 const LAST_LOOK: Duration = Duration::from_millis(200);
+/// How long what a caller sends too much is read on after its last answer, for its end.
+const LINGER: Duration = Duration::from_secs(1);
 /// Parts of `client_lost_after` between two PINGs on an HTTP/2 connection.
 const PING_PARTS: u32 = 2;
 /// How long hyper itself waits for a PING's answer.
@@ -166,8 +168,28 @@ async fn connection(
             }
         }
     }
+    // Bytes that still come would make a reset of the close, which may cost the caller an answer that it has not read yet.
+    if state.ahead.overran() && state.gone().is_none() && !seen {
+        let _ = tokio::time::timeout(LINGER, watcher).await;
+    }
     conn::part(&fd, &state, &config);
     drop(permit);
+}
+
+/// A request that is being handled, until its answer begins or it is dropped.
+struct Handled(Arc<ConnState>);
+
+impl Handled {
+    fn new(state: Arc<ConnState>) -> Handled {
+        state.ahead.request_began();
+        Handled(state)
+    }
+}
+
+impl Drop for Handled {
+    fn drop(&mut self) {
+        self.0.ahead.request_ended();
+    }
 }
 
 /// HTTP/1.1 or HTTP/2, by what the peer begins with.
@@ -177,10 +199,16 @@ async fn speak(io: Observed, state: Arc<ConnState>, router: Router, config: &Gat
     let service = hyper::service::service_fn(move |mut request: hyper::Request<hyper::body::Incoming>| {
         extension.speaks(request.version());
         request.extensions_mut().insert(extension.clone());
-        hyper::service::Service::call(&inner, request)
+        let handled = Handled::new(extension.clone());
+        let answer = hyper::service::Service::call(&inner, request);
+        async move {
+            let _handled = handled;
+            answer.await
+        }
     });
     let mut builder = Builder::new(TokioExecutor::new());
-    builder.http1().timer(TokioTimer::new()).header_read_timeout(config.header_timeout).half_close(config.allow_half_close);
+    // How long a head may take is `attend`'s: hyper would count the idle time before it as well.
+    builder.http1().timer(TokioTimer::new()).header_read_timeout(None).half_close(config.allow_half_close);
     builder.http1().max_buf_size(config.head_bytes_max.max(8 << 10));
     let mut http2 = builder.http2();
     // hyper sends the PINGs; `attend` judges long before hyper's own limit, and knows a slow reader from one that is gone.
@@ -189,8 +217,7 @@ async fn speak(io: Observed, state: Arc<ConnState>, router: Router, config: &Gat
     http2.max_send_buf_size(config.send_buffer_bytes.min(u32::MAX as usize));
     http2.max_concurrent_streams(config.streams_max).max_header_list_size(u32::try_from(config.head_bytes_max).unwrap_or(u32::MAX));
     let mut http = pin!(builder.serve_connection(TokioIo::new(io), service));
-    let mut silence = pin!(tokio::time::sleep(config.header_timeout));
-    let (mut judged, mut told) = (false, false);
+    let mut told = false;
     loop {
         tokio::select! {
             result = &mut http => {
@@ -198,13 +225,6 @@ async fn speak(io: Observed, state: Arc<ConnState>, router: Router, config: &Gat
                     tracing::debug!(error = %e, "a connection ended");
                 }
                 return;
-            }
-            // hyper's own limit begins with the first byte: until then it does not know which HTTP this is.
-            () = &mut silence, if !judged => {
-                if !state.has_spoken() {
-                    return;
-                }
-                judged = true;
             }
             () = state.closing() => return,
             _ = stop.wait_for(|stop| *stop), if !told => {

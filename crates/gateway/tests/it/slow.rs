@@ -91,6 +91,28 @@ async fn a_silent_connection_is_closed() {
     }
 }
 
+/// Who is silent between two requests has a time of its own, and one whose answer takes longer than that has not been silent.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_idle_connection_is_kept_for_a_while_and_then_closed() {
+    let config = gateway::GatewayConfig { header_timeout: ms(60), keep_alive_idle: ms(700), ..Default::default() };
+    let mut stand = stand(config).await;
+    let mut socket = send(stand.addr, &chat_request("r1", "")).await;
+    let attempt = stand.worker.accept().await.attempt;
+    // Not an assertion: this only lets more than both limits go by.
+    tokio::time::sleep(ms(1000)).await;
+    let last = stand.worker.delta(&attempt, 0, "x", &[1], Some(Cause::Stop));
+    stand.worker.step(vec![last]).await;
+    stand.worker.end(&attempt, Outcome::of(Cause::Stop), 1).await;
+    assert_eq!(crate::wire::read_reply(&mut socket).await.json()["choices"][0]["message"]["content"], "x");
+    // Longer than a head may take, and shorter than an idle connection is kept.
+    tokio::time::sleep(ms(150)).await;
+    socket.write_all(b"GET /health/live HTTP/1.1\r\nHost: t\r\n\r\n").await.expect("it is open");
+    assert_eq!(crate::wire::read_reply(&mut socket).await.status, 200);
+    let mut rest = Vec::new();
+    soon("the connection is closed", socket.read_to_end(&mut rest)).await.expect("in good order");
+    assert!(rest.is_empty());
+}
+
 /// A caller with a receive buffer of its own size, or with its system's.
 async fn with_buffer(stand: &Stand, bytes: Option<u32>, text: &str) -> TcpStream {
     let socket = TcpSocket::new_v4().expect("a socket");

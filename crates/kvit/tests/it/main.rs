@@ -17,6 +17,7 @@ mod leaving;
 mod leaving_client;
 mod leaving_matrix;
 mod lost;
+mod pipelined;
 mod server;
 mod servers;
 mod soak;

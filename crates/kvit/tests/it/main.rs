@@ -1,6 +1,7 @@
 //! The binary as a person or a script meets it: real processes, their output and their exit codes.
 
 mod commands;
+mod damaged;
 mod deadlines;
 mod demo;
 mod documents;

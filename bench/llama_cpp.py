@@ -7,6 +7,7 @@ the reading that favours llama.cpp is taken:
   decode   one request with 1 or 8 prompts of 16 ids, so that all slots start together; 64 tokens each. Its clock starts when a prompt
            is done and it counts the token that the prompt itself yields, so 64 tokens are set against 63 steps. At batch 8: the greater
            of the sum of the slots' own rates and 8 * 64 tokens over the longest slot's time since its prompt was done.
+With --min-ratio the exit code is 1 where ours is slower than so many times theirs in prefill_512 or decode_8, by the medians.
 Ours is what --ours-cmd prints: {"isa": NAME, "threads": N, "prefill_512": TOKENS_PER_S, "decode": {"1": ..., "8": ...}}.
 """
 
@@ -17,7 +18,7 @@ import statistics
 import subprocess
 import sys
 
-from llama_server import DEFAULT_COMMAND, LlamaServer, instruction_sets
+from llama_server import DEFAULT_COMMAND, LlamaServer, ServerError, instruction_sets
 
 IDS = [1000 + i * 37 % 40000 for i in range(512)]
 PROMPT = 16
@@ -26,6 +27,7 @@ SLOTS = 8
 REPEATS = 3  # measurements a round; the round's figure is their median
 OURS_LIMIT_S = 600
 FIGURES = ["prefill_512", "decode_1", "decode_8"]
+HELD_TO = ["prefill_512", "decode_8"]  # what --min-ratio looks at
 
 
 def completions(server, prompts, count):
@@ -105,18 +107,32 @@ def table(result):
     return "\n".join(lines)
 
 
+def below(result, least):
+    """What of ours is slower than `least` times theirs, a line each."""
+    ratios = result["median"]["ratio"]
+    return [f"{name}: {ratios[name]:.3f} of llama.cpp's, below {least}" for name in HELD_TO if ratios[name] < least]
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--server-cmd", default=DEFAULT_COMMAND, help="starts llama-server; gets PORT SLOTS THREADS")
+    parser.add_argument("--server-cmd", default=DEFAULT_COMMAND, help="starts llama-server; gets PORT SLOTS THREADS (default: %(default)s)")
     parser.add_argument("--ours-cmd", help="prints our figures as JSON; without it only llama.cpp is measured")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--min-ratio", type=float, metavar="X", help=f"exit with 1 where a median of {' or '.join(HELD_TO)} is below it")
     parser.add_argument("--json", action="store_true", help="print everything as JSON instead of a table")
     args = parser.parse_args()
     if args.rounds < 1:
         parser.error("--rounds must be at least 1")
-    result = measure(args)
+    if args.min_ratio is not None and not args.ours_cmd:
+        parser.error("--min-ratio compares, and there is nothing of ours to compare: give --ours-cmd")
+    try:
+        result = measure(args)
+    except ServerError as error:
+        sys.exit(f"{parser.prog}: {error}")
     print(json.dumps(result, indent=1) if args.json else table(result))
+    if args.min_ratio is not None and (slow := below(result, args.min_ratio)):
+        sys.exit("\n".join(slow))
 
 
 if __name__ == "__main__":

@@ -1,13 +1,16 @@
 """llama.cpp's own server as a child process on loopback: the peer that fixtures and benchmarks are compared with.
 
-Invariant: the server is ended by the process id that started it, also when the caller fails.
+Invariant: the server is ended by the process id that started it, also when the caller fails. A server that cannot be started is a
+`ServerError`, which says what to do about it.
 """
 
 import contextlib
+import http.client
 import json
 import os
 import re
 import shlex
+import signal
 import socket
 import subprocess
 import tempfile
@@ -27,6 +30,26 @@ def free_port():
         return probe.getsockname()[1]
 
 
+WAY_OUT = (
+    "Name a llama-server built on or for this machine: --server-cmd 'COMMAND', which is started as `COMMAND PORT SLOTS THREADS` and has to "
+    "serve the same model on 127.0.0.1:PORT"
+)
+
+
+class ServerError(RuntimeError):
+    """llama.cpp's server did not start, or not in time."""
+
+
+def how_it_ended(code):
+    """An exit status in words. A shell that starts the server passes a signal on as 128 more."""
+    number = -code if code < 0 else code - 128
+    if number == signal.SIGILL:
+        return "died of an illegal instruction (SIGILL): it was built for a processor with other instruction sets than this one has"
+    with contextlib.suppress(ValueError):
+        return f"died of {signal.Signals(number).name}"
+    return f"ended with exit code {code}"
+
+
 class LlamaServer:
     """`with LlamaServer(command, slots, threads) as server: server.post("/tokenize", {...})`."""
 
@@ -36,7 +59,10 @@ class LlamaServer:
         self.child, self.log, self.env = None, log, env or {}
 
     def __enter__(self):
-        self.child = subprocess.Popen(self.argv, stdout=self.log, stderr=self.log, env={**os.environ, **self.env})
+        try:
+            self.child = subprocess.Popen(self.argv, stdout=self.log, stderr=self.log, env={**os.environ, **self.env})
+        except OSError as error:
+            raise ServerError(f"cannot start llama.cpp's server `{self.argv[0]}`: {error.strerror}. {WAY_OUT}.") from error
         try:
             self._wait_until_ready()
         except BaseException:
@@ -51,12 +77,13 @@ class LlamaServer:
         end = time.monotonic() + START_LIMIT_S
         while time.monotonic() < end:
             if self.child.poll() is not None:
-                raise RuntimeError(f"{self.argv[0]} ended with {self.child.returncode} before it was ready")
+                ended = how_it_ended(self.child.returncode)
+                raise ServerError(f"llama.cpp's server `{self.argv[0]}` {ended}, before it was ready. {WAY_OUT}.")
             with contextlib.suppress(OSError, urllib.error.HTTPError):
                 if self.get("/health").get("status") == "ok":
                     return
             time.sleep(0.2)
-        raise RuntimeError(f"{self.argv[0]} was not ready within {START_LIMIT_S} s")
+        raise ServerError(f"llama.cpp's server `{self.argv[0]}` was not ready within {START_LIMIT_S} s. {WAY_OUT}.")
 
     def stop(self):
         """Ends the server by its process id and waits for it."""
@@ -76,8 +103,14 @@ class LlamaServer:
 
     def post(self, path, body):
         request = urllib.request.Request(self.url(path), json.dumps(body).encode(), {"Content-Type": "application/json"})
-        with urllib.request.urlopen(request, timeout=600) as reply:
-            return json.load(reply)
+        try:
+            with urllib.request.urlopen(request, timeout=600) as reply:
+                return json.load(reply)
+        except (OSError, http.client.HTTPException) as error:
+            # A server that dies over a request closes the connection a moment before it can be seen to be gone.
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                raise ServerError(f"llama.cpp's server `{self.argv[0]}` {how_it_ended(self.child.wait(2))}. {WAY_OUT}.") from error
+            raise
 
 
 def instruction_sets(command):

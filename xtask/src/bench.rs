@@ -13,3 +13,13 @@ pub fn run(args: &[&str]) -> anyhow::Result<()> {
     let ours = format!("target/release/kvit bench forward --repeats 3 --json --model {}", model.display());
     run_command(command("python3").arg("bench/llama_cpp.py").args(["--ours-cmd", &ours]).args(args))
 }
+
+#[cfg(test)]
+mod tests {
+    use crate::process::{command, run};
+
+    #[test]
+    fn the_benchmark_says_what_is_wrong_and_holds_to_a_ratio() {
+        run(command("python3").arg("bench/test_llama_cpp.py")).expect("its own tests pass");
+    }
+}

@@ -101,9 +101,9 @@ impl Engine {
             self.owners.insert(owner, key);
             attempt.sequences.push(Sequence::new(owner, index, &tokens));
         }
-        let attempt_id = attempt.id.clone();
+        let (attempt_id, n) = (attempt.id.clone(), attempt.n);
         self.step_machine(key, AttemptEvent::Tokenised);
-        self.journal(key, Event::Queued { prompt_tokens });
+        self.journal(key, Event::Queued { prompt_tokens, n, max_tokens: cap });
         self.out.push(Effect::Accepted { attempt: attempt_id, prompt_tokens });
     }
 

@@ -146,7 +146,9 @@ impl Calls {
     // contract: C-22
     fn dispatch(&self, entry: &mut Entry, order: Order) {
         self.apply(entry, CallEvent::Dispatch);
-        self.note(entry, Event::Dispatched);
+        // Before the prompt is tokenised, all that is known is that no sequence outgrows the context.
+        let tokens_max = u64::from(order.params.n) * u64::from(self.model.context);
+        self.note(entry, Event::Dispatched { tokens_max });
         let now = self.now();
         let mut deadlines: Vec<DeadlineLeft> =
             entry.deadlines.iter().map(|(at, cause)| DeadlineLeft { left: at.since(now), cause: *cause }).collect();

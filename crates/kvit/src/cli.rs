@@ -47,7 +47,11 @@ pub enum Command {
     #[command(subcommand)]
     Bench(BenchCommand),
     /// Print the reference of all options (docs/config.md).
-    Config,
+    Config {
+        /// Print JSON.
+        #[arg(long)]
+        json: bool,
+    },
 }
 
 /// `kvit model ...`

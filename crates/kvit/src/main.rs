@@ -45,6 +45,7 @@ fn run(cli: Cli) -> Result<(), Failure> {
         Command::Estimate(args) => cmd::estimate::run(&args),
         Command::Soak(args) => cmd::soak::run(&args, cli.config.as_deref(), cli.cache.as_deref()),
         Command::Bench(cli::BenchCommand::Forward(args)) => cmd::bench::run(&args, cli.cache),
-        Command::Config => out::line(config::markdown().trim_end()),
+        Command::Config { json: false } => out::line(config::markdown().trim_end()),
+        Command::Config { json: true } => out::json(&config::json()),
     }
 }

@@ -34,7 +34,10 @@ pub enum Event {
         stream: bool,
     },
     /// The submit was sent to a worker.
-    Dispatched,
+    Dispatched {
+        /// Most tokens that it can compute, prompt and answers, as long as nothing but the model's context is known.
+        tokens_max: u64,
+    },
     /// Somebody no longer wants the run: a disconnect, a cancel by name, a deadline, a shutdown. Seen at the gateway.
     AbandonmentObserved {
         /// Why.
@@ -81,6 +84,10 @@ pub enum Event {
     Queued {
         /// Tokens of its prompt.
         prompt_tokens: u32,
+        /// Its sequences.
+        n: u32,
+        /// The output cap of each.
+        max_tokens: u32,
     },
     /// Blocks were taken for the attempt.
     BlocksAllocated {

@@ -13,7 +13,10 @@ use lifecycle::{Cause, Delivery, Guarantee, Milestone, Milestones, Outcome, Outc
 use crate::metrics::{Defect, Totals};
 use crate::view::{BlocksView, RunState};
 
+mod ahead;
 mod worker;
+
+use ahead::Ahead;
 
 /// How far an attempt has come.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -34,6 +37,8 @@ pub(crate) struct AttemptFold {
     ended: Option<OutcomeKind>,
     released: bool,
     void: bool,
+    /// What it can still compute; `None` if nobody has said what was asked for.
+    ahead: Option<Ahead>,
 }
 
 /// One run.
@@ -149,6 +154,15 @@ impl Run {
         }
     }
 
+    /// The most that can still be computed in vain; `None` while the run is live, and where nothing bounds it that is known.
+    // contract: C-28
+    pub(crate) fn waste_bound(&self) -> Option<u64> {
+        match self.guarantee()? {
+            Guarantee::Confirmed => Some(0),
+            _ => self.attempts.iter().filter(|a| !a.released).map(|a| a.ahead.map(|ahead| ahead.tokens())).sum(),
+        }
+    }
+
     /// Whether nothing more is to be told of it but late news, so that it may be forgotten.
     pub(crate) fn is_over(&self) -> bool {
         self.is_settled() || (!self.has(Milestone::Accepted) && self.state() == RunState::Ended)
@@ -180,7 +194,8 @@ impl Run {
         if number == 0 || self.attempts.iter().any(|a| a.number == number) {
             return;
         }
-        let fresh = AttemptFold { number, progress: Progress::Queued, stopping: false, ended: None, released: false, void: false };
+        let fresh =
+            AttemptFold { number, progress: Progress::Queued, stopping: false, ended: None, released: false, void: false, ahead: None };
         let place = self.attempts.partition_point(|a| a.number < number);
         if place == self.attempts.len() && place > 0 {
             self.stamps = unreleased(&self.stamps);
@@ -201,6 +216,7 @@ impl Run {
                 self.observed.get_or_insert(at);
                 self.abandon(at, *cause, self.phase());
             }
+            Event::Dispatched { tokens_max } => self.ahead(record.attempt, |ahead| ahead.dispatched(*tokens_max)),
             Event::CancelSent { count, .. } => {
                 self.stamps.mark(Milestone::CancelSent, at);
                 self.mark_stopping(record.attempt);
@@ -251,6 +267,12 @@ impl Run {
     fn progress(&mut self, number: u32, progress: Progress) {
         if let Some(attempt) = self.attempt_mut(number) {
             attempt.progress = progress;
+        }
+    }
+
+    fn ahead(&mut self, number: u32, change: impl FnOnce(&mut Ahead)) {
+        if let Some(attempt) = self.attempt_mut(number) {
+            change(attempt.ahead.get_or_insert_default());
         }
     }
 

@@ -1,7 +1,7 @@
 //! A run as `GET /v1/runs/{id}` shows it: the API's field names, and how each is read off the run's fold.
 //!
 //! Invariant: field names and words here are the public API (dashboards and `kvit verify` read them); fields are added, never renamed.
-// contract: C-24 C-29
+// contract: C-24 C-28 C-29
 
 use std::time::Duration;
 
@@ -85,7 +85,8 @@ pub struct RunView {
     /// How well the end is proven. `confirmed` once the release is journalled, or once the run is settled without having reached a worker;
     /// `best_effort` if its worker was lost; `None` while the run is live, because then there is nothing to prove yet.
     pub guarantee: Option<&'static str>,
-    /// Most tokens that can still be computed in vain: 0 once confirmed, `None` where no bound is known.
+    /// Most tokens that can still be computed in vain: 0 once confirmed; for a run whose release nobody can confirm, what its prompt and its
+    /// output caps had left when its worker was last heard of (C-28); `None` while the run is live.
     pub waste_bound_tokens: Option<u64>,
     /// Where the run was when abandonment (a disconnect, a cancel by name, a deadline, a shutdown) was first observed.
     pub phase_at_disconnect: Option<&'static str>,
@@ -199,7 +200,6 @@ impl RunView {
         let base = run.stamps.get(Milestone::Accepted).unwrap_or(run.opened);
         let released = run.is_released();
         let guarantee = run.guarantee();
-        let confirmed = guarantee == Some(lifecycle::Guarantee::Confirmed);
         RunView {
             object: "run",
             id: run.key.run.as_str().to_owned(),
@@ -215,7 +215,7 @@ impl RunView {
             }),
             delivery: run.delivery().as_str(),
             guarantee: guarantee.map(|g| g.as_str()),
-            waste_bound_tokens: confirmed.then_some(0),
+            waste_bound_tokens: run.waste_bound(),
             phase_at_disconnect: run.meter.abandoned().map(|p| p.as_str()),
             milestones: MilestonesView { stamps: run.stamps, base },
             boundaries: boundaries(run, base),

@@ -24,7 +24,7 @@ use super::error::ApiError;
 use super::fields::{self, Fields};
 use super::openai::{Answer, Kind, Shape};
 use super::stream::{Events, Whole};
-use super::{REQUEST_ID, REQUESTED_ID, Requested, chat as chat_wire, completions as text_wire, serving};
+use super::{Requested, chat as chat_wire, completions as text_wire, name, serving};
 use crate::calls::Calls;
 use crate::conn::ConnState;
 use crate::dispatch::{Closed, Opened, Order};
@@ -224,16 +224,4 @@ async fn collect(mut reader: Reader, shape: &Shape, n: u32) -> Response {
 fn whole(reader: Reader, shape: &Shape, answers: &[Answer], usage: &Usage, tokens: u32) -> Response {
     let body = Whole::new(reader, &shape.whole(answers, usage), tokens);
     ([(header::CONTENT_TYPE, HeaderValue::from_static("application/json"))], Body::new(body)).into_response()
-}
-
-/// Says which run this is, and which id was asked for if that was taken.
-// contract: C-1
-fn name(headers: &mut HeaderMap, id: &RunId, requested: Option<&RunId>) {
-    let value = |id: &RunId| HeaderValue::from_str(id.as_str()).ok();
-    if let Some(value) = value(id) {
-        headers.insert(REQUEST_ID, value);
-    }
-    if let Some(value) = requested.filter(|wish| *wish != id).and_then(value) {
-        headers.insert(REQUESTED_ID, value);
-    }
 }

@@ -1,6 +1,6 @@
 //! The routes, and what every request passes through: its id in, its id out, and OpenAI's error shape for whatever goes wrong.
 //!
-//! Invariant: every response carries `X-Request-Id`; no handler owns a run.
+//! Invariant: every response carries `X-Request-Id`: its run's id where it is about one run, else one of its own; no handler owns a run.
 
 pub(crate) mod chat;
 pub(crate) mod completions;
@@ -18,7 +18,7 @@ use std::sync::atomic::Ordering;
 use axum::Router;
 use axum::extract::rejection::PathRejection;
 use axum::extract::{Path, Request, State};
-use axum::http::{HeaderName, HeaderValue, Method, StatusCode, Uri, Version, header};
+use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, Uri, Version, header};
 use axum::middleware::{Next, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
@@ -74,6 +74,18 @@ pub(crate) fn ok(value: &impl serde::Serialize) -> Response {
     match serde_json::to_string(value) {
         Ok(text) => (StatusCode::OK, [(header::CONTENT_TYPE, "application/json")], text).into_response(),
         Err(e) => ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, "server_error", e.to_string()).into_response(),
+    }
+}
+
+/// Says which run this is, and which id was asked for if it is another.
+// contract: C-1
+pub(crate) fn name(headers: &mut HeaderMap, id: &RunId, requested: Option<&RunId>) {
+    let value = |id: &RunId| HeaderValue::from_str(id.as_str()).ok();
+    if let Some(value) = value(id) {
+        headers.insert(REQUEST_ID, value);
+    }
+    if let Some(value) = requested.filter(|wish| *wish != id).and_then(value) {
+        headers.insert(REQUESTED_ID, value);
     }
 }
 

@@ -1,20 +1,21 @@
 //! `/v1/runs`: what became of runs, and cancelling one by name.
 //!
-//! Invariant: whoever asks sees and cancels its own tenant's runs only; everything else does not exist for it (C-30).
-// contract: C-8 C-30
+//! Invariant: whoever asks sees and cancels its own tenant's runs only; everything else does not exist for it (C-30). An answer about one
+//! run carries that run's id in `X-Request-Id`.
+// contract: C-1 C-8 C-30
 
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
 use axum::extract::rejection::QueryRejection;
-use axum::extract::{Query, State};
-use axum::response::Response;
+use axum::extract::{Extension, Query, State};
+use axum::response::{IntoResponse, Response};
 use lifecycle::{Cause, OutcomeKind, RunId, RunKey, Tenant};
-use observe::{RunFilter, RunState};
+use observe::{Recall, RunFilter, RunState};
 
 use super::error::ApiError;
-use super::{Segment, named, ok};
+use super::{Requested, Segment, name, named, ok};
 use crate::calls::Calls;
 
 type Params = Result<Query<HashMap<String, String>>, QueryRejection>;
@@ -67,14 +68,38 @@ fn view(calls: &Calls, key: &RunKey) -> Result<Response, ApiError> {
     calls.journal.run(key).map(|run| ok(&run)).ok_or_else(not_held)
 }
 
+/// Puts the run's id on an answer about it, whatever id the question was given. Of a run that never was, an answer has only its own.
+fn of_run(calls: &Calls, key: &RunKey, requested: &Requested, answer: Result<Response, ApiError>) -> Response {
+    let mut response = answer.into_response();
+    if matches!(calls.journal.recall(key), Recall::Held | Recall::Evicted) {
+        name(response.headers_mut(), &key.run, requested.0.as_ref());
+    }
+    response
+}
+
 /// `GET /v1/runs/{id}`
-pub(crate) async fn show(State(calls): State<Arc<Calls>>, id: Segment) -> Result<Response, ApiError> {
-    view(&calls, &key(id)?)
+pub(crate) async fn show(
+    State(calls): State<Arc<Calls>>,
+    Extension(requested): Extension<Requested>,
+    id: Segment,
+) -> Result<Response, ApiError> {
+    let key = key(id)?;
+    Ok(of_run(&calls, &key, &requested, view(&calls, &key)))
 }
 
 /// `POST /v1/runs/{id}/cancel?wait_ms=`: idempotent, before and after the end. Says what is true when the wait is over.
-pub(crate) async fn cancel(State(calls): State<Arc<Calls>>, id: Segment, query: Params) -> Result<Response, ApiError> {
+pub(crate) async fn cancel(
+    State(calls): State<Arc<Calls>>,
+    Extension(requested): Extension<Requested>,
+    id: Segment,
+    query: Params,
+) -> Result<Response, ApiError> {
     let key = key(id)?;
+    let answer = cancelled(&calls, &key, query).await;
+    Ok(of_run(&calls, &key, &requested, answer))
+}
+
+async fn cancelled(calls: &Arc<Calls>, key: &RunKey, query: Params) -> Result<Response, ApiError> {
     let map = params(query, &["wait_ms"])?;
     let max = calls.config.cancel_wait_max;
     let wait =
@@ -84,11 +109,11 @@ pub(crate) async fn cancel(State(calls): State<Arc<Calls>>, id: Segment, query: 
                 ApiError::field("wait_ms", format!("must be a whole number of milliseconds from 0 to {}", max.as_millis()))
             })?,
         };
-    if let Some(mut released) = calls.cancel(&key) {
+    if let Some(mut released) = calls.cancel(key) {
         // A closed channel is a run that has settled meanwhile; both are what was waited for.
         let _ = tokio::time::timeout(wait, released.wait_for(|released| *released)).await;
     } else {
-        calls.cancel_too_late(&key);
+        calls.cancel_too_late(key);
     }
-    view(&calls, &key)
+    view(calls, key)
 }

@@ -171,7 +171,7 @@ async fn a_failure_in_mid_stream_is_an_error_event() {
 }
 
 /// No silence, no "released": the worker's end of the link closes.
-// contract: C-7 C-20
+// contract: C-7 C-20 C-28
 #[tokio::test(flavor = "multi_thread")]
 async fn a_lost_worker() {
     let mut stand = default_stand().await;
@@ -188,6 +188,8 @@ async fn a_lost_worker() {
         (&run["outcome"]["cause"], &run["released"], &run["guarantee"]),
         (&"worker_lost".into(), &false.into(), &"best_effort".into())
     );
+    // The simulated worker journals nothing: all that bounds the run is the model's context.
+    assert_eq!(run["waste_bound_tokens"], 512);
     assert_eq!(stand.settled("wanted").await["outcome"]["kind"], "cancelled");
     assert_eq!(stand.count("plain", |e| matches!(e, Event::Void)), 1);
     for reply in [get(stand.addr, "/health/ready").await, ask(stand.addr, "POST", "/v1/chat/completions", "", &chat("")).await] {

@@ -69,6 +69,34 @@ async fn every_response_has_an_id() {
     }
 }
 
+/// What is said about a run is found by that run's id, whatever id the question had.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_answer_about_a_run_carries_the_runs_id() {
+    let mut stand = default_stand().await;
+    let _socket = send(stand.addr, &chat_request("named", "")).await;
+    let attempt = stand.worker.accept().await.attempt;
+    let cancel_path = "/v1/runs/named/cancel?wait_ms=0";
+    for (method, path, status) in [
+        ("GET", "/v1/runs/named", 200),
+        ("POST", "/v1/runs/named/cancel?wait_ms=x", 400),
+        ("POST", cancel_path, 200),
+        ("GET", "/v1/runs/%6eamed", 200),
+    ] {
+        let plain = ask(stand.addr, method, path, "", "").await;
+        assert_eq!((plain.status, plain.header("x-request-id").as_deref()), (status, Some("named")), "{method} {path}");
+        assert_eq!(plain.header("x-kvit-requested-id"), None);
+        let given = ask(stand.addr, method, path, "X-Request-Id: mine\r\n", "").await;
+        assert_eq!(given.header("x-request-id").as_deref(), Some("named"), "{method} {path}");
+        assert_eq!(given.header("x-kvit-requested-id").as_deref(), Some("mine"), "the question's own id is not lost");
+    }
+    stand.worker.obey(&attempt).await;
+    stand.settled("named").await;
+    assert_eq!(ask(stand.addr, "POST", cancel_path, "", "").await.header("x-request-id").as_deref(), Some("named"), "also after its end");
+    // A run that never was has no id to tell.
+    let none = get(stand.addr, "/v1/runs/names").await.header("x-request-id").expect("an id");
+    assert!(none != "names" && none.len() == 36, "{none}");
+}
+
 /// Ids that are each other's beginnings, or look like the name that a second run would be given.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_cancel_touches_the_run_of_that_name_and_no_other() {

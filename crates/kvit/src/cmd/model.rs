@@ -25,7 +25,7 @@ pub fn run(command: ModelCommand, cache: Option<PathBuf>) -> Result<(), Failure>
             let file = match file {
                 Some(file) if file.is_file() => file,
                 Some(file) => return Err(Failure::NotFound(format!("{}: there is no such file", file.display()))),
-                None if cache.has(&DEFAULT) => cache.path(&DEFAULT),
+                None if cache.path(&DEFAULT).is_file() => cache.path(&DEFAULT),
                 None => return Err(Failure::NotFound(format!("{} is not in the cache; `kvit model pull` fetches it", DEFAULT.file))),
             };
             inspect::run(&file, tensors, json)
@@ -37,7 +37,8 @@ fn pull(cache: &Cache, json: bool) -> Result<(), Failure> {
     let fetched = model_file::pull(&DEFAULT, cache, &Routes::from_env())?;
     if json {
         return out::json(&json!({
-            "object": "model_file", "path": fetched.path, "bytes": DEFAULT.bytes, "sha256": DEFAULT.sha256, "source": fetched.source.as_str(),
+            "object": "model_file", "path": fetched.path, "bytes": fetched.bytes, "sha256": fetched.sha256, "verified": true,
+            "source": fetched.source.as_str(), "moved_aside": fetched.moved_aside,
         }));
     }
     out::line(&fetched.path.display().to_string())
@@ -58,7 +59,7 @@ fn list(cache: &Cache, json: bool) -> Result<(), Failure> {
     let rows = files.iter().map(|f| {
         let verified = match f.verified {
             Some(true) => "verified",
-            Some(false) => "NOT the expected bytes: remove it and pull again",
+            Some(false) => "NOT the expected bytes: `kvit model pull` fetches it anew",
             None => "not a file that kvit knows",
         };
         let name = f.path.file_name().unwrap_or_default().to_string_lossy();

@@ -1,6 +1,29 @@
 //! The reference of options, printed from the list that the program itself reads.
 
+use serde_json::{Value, json};
+
+use super::options::OptionDoc;
 use super::{OPTIONS, OTHER_VARIABLES};
+
+/// The default where it is no fixed text.
+fn told_default(option: &OptionDoc) -> Option<&'static str> {
+    match option.key {
+        "threads" => Some("one a core"),
+        "model" => Some("the cached model"),
+        _ => None,
+    }
+}
+
+/// The same for a machine: every option with its three names, and the other variables.
+pub fn json() -> Value {
+    let option = |o: &OptionDoc| {
+        let default = told_default(o).map_or_else(o.default, str::to_owned);
+        let flag = format!("--{}", o.key.replace('_', "-"));
+        json!({"key": o.key, "flag": flag, "variable": o.variable(), "value": o.kind.to_lowercase(), "default": default, "about": o.about})
+    };
+    let variables = OTHER_VARIABLES.iter().map(|(name, about)| json!({"variable": name, "about": about}));
+    json!({"object": "config", "options": OPTIONS.iter().map(option).collect::<Vec<_>>(), "variables": variables.collect::<Vec<_>>()})
+}
 
 /// docs/config.md.
 pub fn markdown() -> String {
@@ -14,11 +37,7 @@ pub fn markdown() -> String {
          | key | value | default | what it does |\n|---|---|---|---|\n",
     );
     for option in OPTIONS {
-        let default = match option.key {
-            "threads" => "one a core".to_owned(),
-            "model" => "the cached model".to_owned(),
-            _ => format!("`{}`", (option.default)()),
-        };
+        let default = told_default(option).map_or_else(|| format!("`{}`", (option.default)()), str::to_owned);
         out += &format!("| `{}` | {} | {default} | {} |\n", option.key, option.kind.to_lowercase(), option.about);
     }
     out += "\n## Every command\n\n| variable | what it does |\n|---|---|\n";

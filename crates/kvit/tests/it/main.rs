@@ -2,6 +2,7 @@
 
 mod commands;
 mod control;
+mod damaged;
 mod deadlines;
 mod demo;
 mod documents;

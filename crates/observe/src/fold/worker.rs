@@ -9,16 +9,17 @@ use lifecycle::event::{Event, Record};
 use lifecycle::message::Receipt;
 use lifecycle::{Cause, Milestone, OutcomeKind, Phase, StepId, StepWork};
 
-use super::{Progress, Run};
+use super::{Ahead, Progress, Run};
 use crate::metrics::{Defect, Totals};
 
 impl Run {
     pub(super) fn fold_worker(&mut self, record: &Record, totals: &mut Totals) {
         let at = record.at;
         match &record.event {
-            Event::Queued { prompt_tokens } => {
+            Event::Queued { prompt_tokens, n, max_tokens } => {
                 self.stamps.mark(Milestone::Queued, at);
                 self.prompt = u64::from(*prompt_tokens);
+                self.ahead(record.attempt, |ahead| ahead.queued(*prompt_tokens, *n, *max_tokens));
             }
             Event::BlocksAllocated { held, cached_tokens, shared } => self.allocated(record, (*held, *cached_tokens, *shared), totals),
             Event::PrefillStart => {
@@ -47,6 +48,7 @@ impl Run {
                 self.preempted_once = true;
                 self.blocks.held = 0;
                 totals.preemptions += 1;
+                self.ahead(record.attempt, Ahead::preempted);
                 self.progress(record.attempt, Progress::Preempted);
             }
             Event::CancelReceived { cause } => {
@@ -82,6 +84,7 @@ impl Run {
         self.blocks.held = held;
         self.blocks.peak = self.blocks.peak.max(held);
         self.blocks.shared = self.blocks.shared.saturating_add(shared);
+        self.ahead(record.attempt, |ahead| ahead.cached(cached));
         // After a preemption the index mostly gives back the run's own work: that saves time, but is no cached prompt. Nor is a prompt
         // that n sequences share cached more than once.
         if !self.preempted_once {
@@ -98,6 +101,7 @@ impl Run {
         // What was thrown away because of the attempt's own end was not computed for somebody who had left, even if he has left since.
         let own_end = self.attempt_mut(record.attempt).is_some_and(|a| a.ended == Some(OutcomeKind::Completed));
         let overrun = if own_end || self.abandoned.is_none() { discarded } else { 0 };
+        self.ahead(record.attempt, |ahead| ahead.computed(prompt, generated));
         self.work(StepWork { generated: generated.saturating_add(discarded), prompt, overrun }, totals);
         self.stamps.mark(Milestone::LastCompute, record.at);
         self.last_step = Some(step);

@@ -132,7 +132,7 @@ fn a_worker_without_a_gateway_forgets_released_runs() {
     let journal = small(0, 2);
     for i in 0..20 {
         let key = key(&format!("r{i}"));
-        at(&journal, &key, 0, Event::Queued { prompt_tokens: 1 });
+        at(&journal, &key, 0, queued(1));
         at(&journal, &key, 1, Event::AttemptEnded { outcome: lifecycle::Outcome::of(Cause::Length) });
         at(&journal, &key, 2, released());
         assert_eq!(journal.run(&key).map(|r| r.state), Some(RunState::Ended));

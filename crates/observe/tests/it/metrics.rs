@@ -150,7 +150,7 @@ fn a_cancelled_run_is_counted_and_timed() {
 #[test]
 fn latencies_beyond_the_last_bound_are_in_the_infinite_bucket_only() {
     let (journal, key) = (journal(), key("r"));
-    at(&journal, &key, 0, Event::Queued { prompt_tokens: 1 });
+    at(&journal, &key, 0, queued(1));
     at(&journal, &key, 60_000_001, Event::PrefillStart);
     let samples = scrape(&journal, None);
     assert_eq!(samples["kvit_queue_seconds_bucket{le=\"60\"}"], 0.0);

@@ -30,6 +30,16 @@ pub fn accepted() -> Event {
     Event::Accepted { model: "smollm2-135m-instruct".into(), n: 1, stream: true }
 }
 
+/// The submit is out, to a model with a context of 8192 positions.
+pub fn dispatched() -> Event {
+    Event::Dispatched { tokens_max: 8192 }
+}
+
+/// The worker has a prompt of this length, of one sequence with a cap of 200 tokens.
+pub fn queued(prompt_tokens: u32) -> Event {
+    Event::Queued { prompt_tokens, n: 1, max_tokens: 200 }
+}
+
 /// A step that computed this much for the run.
 pub fn computed(step: u64, prompt_tokens: u32, generated: u32, discarded: u32) -> Event {
     Event::Computed { step: StepId(step), prompt_tokens, generated, discarded, late: discarded }
@@ -55,8 +65,8 @@ pub fn cancelled_run(journal: &Journal, key: &RunKey) {
     let rec = |us: u64, event| at(journal, key, 1_000_000 + us, event);
     let cause = Cause::ClientClosed;
     of_attempt(journal, key, 0, 1_000_000, accepted());
-    rec(50, Event::Dispatched);
-    rec(100, Event::Queued { prompt_tokens: 37 });
+    rec(50, dispatched());
+    rec(100, queued(37));
     rec(300, Event::BlocksAllocated { held: 3, cached_tokens: 16, shared: 1 });
     rec(400, Event::PrefillStart);
     rec(21_500, computed(1, 21, 1, 0));

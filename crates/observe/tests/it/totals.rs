@@ -7,7 +7,7 @@ use observe::{Clock, Journal, Limits, RunFilter, RunState, RunView};
 use proptest::prelude::*;
 
 use crate::metrics::parse;
-use crate::story::{accepted, key, of_attempt, page};
+use crate::story::{accepted, dispatched, key, of_attempt, page, queued};
 
 fn cause() -> impl Strategy<Value = Cause> {
     (0..Cause::ALL.len()).prop_map(|i| Cause::ALL[i])
@@ -22,7 +22,7 @@ fn event() -> impl Strategy<Value = Event> {
     let step = || (1..40_u64).prop_map(StepId);
     let gateway = prop_oneof![
         Just(accepted()),
-        Just(Event::Dispatched),
+        Just(dispatched()),
         cause().prop_map(|cause| Event::AbandonmentObserved { cause }),
         (cause(), 1..4_u32).prop_map(|(cause, count)| Event::CancelSent { cause, count }),
         Just(Event::CancelAcknowledged),
@@ -33,7 +33,7 @@ fn event() -> impl Strategy<Value = Event> {
         any::<bool>().prop_map(|proven| Event::Settled { proven }),
     ];
     let worker = prop_oneof![
-        (0..99_u32).prop_map(|prompt_tokens| Event::Queued { prompt_tokens }),
+        (0..99_u32).prop_map(queued),
         (0..9_u32, 0..40_u32, 0..4_u32).prop_map(|(held, cached_tokens, shared)| Event::BlocksAllocated { held, cached_tokens, shared }),
         Just(Event::PrefillStart),
         (step(), 0..40_u32, 0..3_u32, 0..3_u32).prop_map(|(step, prompt_tokens, generated, discarded)| Event::Computed {

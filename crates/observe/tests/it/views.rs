@@ -54,7 +54,7 @@ fn the_state_follows_the_records() {
     let (journal, key) = (journal(), key("r"));
     let steps: Vec<(Event, RunState)> = vec![
         (accepted(), RunState::Queued),
-        (Event::Queued { prompt_tokens: 40 }, RunState::Queued),
+        (queued(40), RunState::Queued),
         (Event::PrefillStart, RunState::Prefilling),
         (computed(1, 20, 0, 0), RunState::Prefilling),
         (computed(2, 20, 1, 0), RunState::Decoding),
@@ -79,7 +79,7 @@ fn the_state_follows_the_records() {
 fn an_ended_run_that_still_owns_blocks_is_stopping() {
     let (journal, key) = (journal(), key("r"));
     at(&journal, &key, 0, accepted());
-    at(&journal, &key, 1, Event::Queued { prompt_tokens: 4 });
+    at(&journal, &key, 1, queued(4));
     at(&journal, &key, 2, Event::BlocksAllocated { held: 2, cached_tokens: 0, shared: 0 });
     at(&journal, &key, 3, outcome_set(Cause::ClientReset));
     let run = view(&journal, "r");
@@ -93,7 +93,7 @@ fn an_ended_run_that_still_owns_blocks_is_stopping() {
 #[test]
 fn a_stop_found_late_is_overrun_and_no_waste() {
     let (journal, key) = (journal(), key("r"));
-    at(&journal, &key, 0, Event::Queued { prompt_tokens: 4 });
+    at(&journal, &key, 0, queued(4));
     at(&journal, &key, 1, computed(1, 4, 1, 0));
     at(&journal, &key, 2, Event::AttemptEnded { outcome: Outcome::of(Cause::Stop) });
     // The caller leaves after the answer's end: what is thrown away was under way because of the stop.
@@ -108,7 +108,7 @@ fn a_stop_found_late_is_overrun_and_no_waste() {
 #[test]
 fn what_is_computed_after_the_first_observation_is_waste() {
     let (journal, key) = (journal(), key("r"));
-    at(&journal, &key, 0, Event::Queued { prompt_tokens: 64 });
+    at(&journal, &key, 0, queued(64));
     at(&journal, &key, 1, Event::PrefillStart);
     at(&journal, &key, 2, computed(1, 16, 0, 0));
     at(&journal, &key, 3, Event::AbandonmentObserved { cause: Cause::ClientLost });
@@ -130,7 +130,7 @@ fn what_is_computed_after_the_first_observation_is_waste() {
 fn a_step_that_computed_some_sequences_and_dropped_others_is_one_step() {
     let (journal, key) = (journal(), key("r"));
     let dropped = |step| Event::RowsDropped { step: StepId(step), layers: 2 };
-    at(&journal, &key, 0, Event::Queued { prompt_tokens: 4 });
+    at(&journal, &key, 0, queued(4));
     for event in
         [dropped(1), computed(1, 0, 1, 0), computed(2, 0, 1, 0), dropped(2), dropped(3), dropped(3), computed(4, 0, 1, 0), dropped(5)]
     {
@@ -145,24 +145,70 @@ fn a_step_that_computed_some_sequences_and_dropped_others_is_one_step() {
 fn a_deadline_that_the_worker_found_is_told_without_the_gateway() {
     let (journal, key) = (journal(), key("r"));
     at(&journal, &key, 0, accepted());
-    at(&journal, &key, 1, Event::Queued { prompt_tokens: 64 });
+    at(&journal, &key, 1, queued(64));
     at(&journal, &key, 9, Event::CancelApplied { cause: Cause::QueueDeadline, phase: Phase::Queued });
     let run = view(&journal, "r");
     assert_eq!((run.milestones.ms(Milestone::DeadlineFired), run.milestones.ms(Milestone::DisconnectObserved)), (Some(0.009), None));
     assert_eq!((run.phase_at_disconnect, run.boundaries[1].observed), (Some("queued"), None));
 }
 
-// contract: C-20
-#[test]
-fn a_lost_worker_is_never_called_released() {
+/// Loses the worker of a run with these records; what it may still waste.
+fn bound_of_a_lost_run(events: Vec<Event>) -> Option<u64> {
     let (journal, key) = (journal(), key("r"));
-    at(&journal, &key, 0, accepted());
-    at(&journal, &key, 1, Event::Dispatched);
-    at(&journal, &key, 2, Event::Void);
-    at(&journal, &key, 3, outcome_set(Cause::WorkerLost));
-    at(&journal, &key, 4, Event::Settled { proven: false });
+    of_attempt(&journal, &key, 0, 0, accepted());
+    for (us, event) in events.into_iter().enumerate() {
+        at(&journal, &key, us as u64 + 1, event);
+        assert_eq!(view(&journal, "r").waste_bound_tokens, None, "while it is live there is nothing to bound");
+    }
+    at(&journal, &key, 100, Event::Void);
+    at(&journal, &key, 101, outcome_set(Cause::WorkerLost));
+    let before = view(&journal, "r").waste_bound_tokens;
+    at(&journal, &key, 102, Event::Settled { proven: false });
     let run = view(&journal, "r");
-    assert_eq!((run.state, run.released, run.guarantee, run.waste_bound_tokens), (RunState::Ended, false, Some("best_effort"), None));
+    assert_eq!((run.state, run.released, run.guarantee), (RunState::Ended, false, Some("best_effort")));
+    assert_eq!(run.waste_bound_tokens, before, "settling changes nothing about it");
+    assert_eq!(journal.defects(), 0);
+    run.waste_bound_tokens
+}
+
+// contract: C-20 C-28
+#[test]
+fn a_lost_worker_is_never_called_released_and_its_run_says_what_it_can_still_waste() {
+    let allocated = |cached_tokens| Event::BlocksAllocated { held: 3, cached_tokens, shared: 1 };
+    // The prompt is not tokenised: only the context is known.
+    assert_eq!(bound_of_a_lost_run(vec![dispatched()]), Some(8192));
+    // 37 of the prompt and a cap of 200.
+    let mut events = vec![dispatched(), queued(37)];
+    assert_eq!(bound_of_a_lost_run(events.clone()), Some(237));
+    events.extend([allocated(16), Event::PrefillStart]);
+    assert_eq!(bound_of_a_lost_run(events.clone()), Some(221));
+    // A chunk of 11, then the last one with the first token, then three more and one that was thrown away.
+    events.push(computed(1, 11, 0, 0));
+    assert_eq!(bound_of_a_lost_run(events.clone()), Some(210));
+    events.push(computed(2, 10, 1, 0));
+    assert_eq!(bound_of_a_lost_run(events.clone()), Some(199));
+    events.extend([computed(3, 0, 3, 0), computed(4, 0, 0, 1)]);
+    assert_eq!(bound_of_a_lost_run(events.clone()), Some(196), "what was thrown away is no part of the answer");
+    // Preempted: the prompt and four tokens are to be computed again, of which the prefix index has 16.
+    events.push(Event::Preempted);
+    assert_eq!(bound_of_a_lost_run(events.clone()), Some(196 + 37 + 4));
+    events.extend([allocated(16), computed(5, 25, 1, 0)]);
+    assert_eq!(bound_of_a_lost_run(events), Some(195));
+}
+
+// contract: C-28 C-31
+#[test]
+fn every_sequence_of_a_lost_run_counts_its_prompt_and_its_cap() {
+    let queued = Event::Queued { prompt_tokens: 37, n: 3, max_tokens: 50 };
+    let cached = |cached_tokens| Event::BlocksAllocated { held: 3, cached_tokens, shared: 1 };
+    let events = vec![Event::Dispatched { tokens_max: 3 * 8192 }, queued, cached(0), computed(1, 37, 1, 0), cached(32), cached(32)];
+    assert_eq!(bound_of_a_lost_run(events), Some(3 * (37 + 50) - 38 - 64));
+}
+
+// contract: C-28
+#[test]
+fn a_run_of_which_nobody_said_what_was_asked_for_has_no_bound() {
+    assert_eq!(bound_of_a_lost_run(vec![Event::PrefillStart]), None);
 }
 
 #[test]
@@ -182,7 +228,7 @@ fn a_second_attempt_starts_unreleased() {
     let (journal, key) = (journal(), key("r"));
     at(&journal, &key, 0, accepted());
     at(&journal, &key, 1, released());
-    of_attempt(&journal, &key, 2, 2, Event::Dispatched);
+    of_attempt(&journal, &key, 2, 2, dispatched());
     let run = view(&journal, "r");
     assert_eq!((run.attempt, run.released, run.milestones.ms(Milestone::Released)), (2, false, None));
     of_attempt(&journal, &key, 2, 3, released());
@@ -193,7 +239,7 @@ fn a_second_attempt_starts_unreleased() {
 #[test]
 fn cached_prompt_is_neither_the_runs_own_work_nor_counted_once_a_sequence() {
     let (journal, key) = (journal(), key("r"));
-    at(&journal, &key, 0, Event::Queued { prompt_tokens: 20 });
+    at(&journal, &key, 0, queued(20));
     for us in 1..3 {
         at(&journal, &key, us, Event::BlocksAllocated { held: 2, cached_tokens: 16, shared: 1 });
     }

@@ -1,0 +1,59 @@
+//! The most that an attempt can still compute: what its run may waste where nobody can say that it was released.
+//!
+//! Tokens are counted as everywhere in a run's record: generated ones, and positions of the prompt. Each sequence counts its whole prompt,
+//! for that the others share it is likely and not certain. Positions that a preemption yet to come would have computed again are not in
+//! it; those of one that has come are.
+//!
+//! Invariant: without a preemption it only falls, and never below what the attempt goes on to compute.
+// contract: C-28
+
+/// What lies ahead of one attempt.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(super) struct Ahead {
+    /// Whether the worker has said what the prompt is.
+    tokenised: bool,
+    /// Prompt tokens of all its sequences together.
+    whole_prompt: u64,
+    generated: u64,
+    /// Positions to compute before the next token.
+    prompt: u64,
+    /// Tokens that its caps still allow.
+    output: u64,
+}
+
+impl Ahead {
+    /// It is on its way to a worker; the model's context is all that bounds it.
+    pub(super) fn dispatched(&mut self, tokens_max: u64) {
+        if !self.tokenised {
+            self.prompt = tokens_max;
+        }
+    }
+
+    /// The worker knows its prompt and its cap.
+    pub(super) fn queued(&mut self, prompt_tokens: u32, n: u32, max_tokens: u32) {
+        let (n, prompt) = (u64::from(n), u64::from(prompt_tokens));
+        *self = Ahead { tokenised: true, whole_prompt: n * prompt, generated: 0, prompt: n * prompt, output: n * u64::from(max_tokens) };
+    }
+
+    /// The prefix index gave some of the positions.
+    pub(super) fn cached(&mut self, tokens: u32) {
+        self.prompt = self.prompt.saturating_sub(tokens.into());
+    }
+
+    /// A step computed so much of it. What was thrown away brings no sequence nearer to its cap.
+    pub(super) fn computed(&mut self, prompt: u32, generated: u32) {
+        self.prompt = self.prompt.saturating_sub(prompt.into());
+        self.output = self.output.saturating_sub(generated.into());
+        self.generated += u64::from(generated);
+    }
+
+    /// Its blocks are gone; all that stood in them has to be computed again.
+    pub(super) fn preempted(&mut self) {
+        self.prompt = self.whole_prompt + self.generated;
+    }
+
+    /// All of it.
+    pub(super) fn tokens(&self) -> u64 {
+        self.prompt.saturating_add(self.output)
+    }
+}

@@ -372,6 +372,6 @@ pub fn chat_body(content: &str, max_tokens: u32, stream: bool) -> Value {
 
 /// The part of an account that must come back exactly: what is free or cached, and what is not.
 pub fn rest(kv: &Value) -> (u64, u64, u64, u64, String) {
-    let n = |k: &str| kv[k].as_u64().unwrap_or(u64::MAX);
+    let n = |k: &str| kv[k].as_u64().unwrap_or_else(|| panic!("no number `{k}` in {kv}"));
     (n("free") + n("cached"), n("active"), n("draining"), n("quarantined"), kv["runs"].to_string())
 }

@@ -337,7 +337,7 @@ impl World {
         assert_eq!((heard.status, heard.code.as_deref(), heard.count()), (Some(429), Some("queue_full"), 0), "{row}");
         let run = stand.settled(&victim.id);
         assert_eq!((run.outcome.map(|o| o.cause), run.delivery, run.guarantee), (Some("queue_full"), "none", Some("confirmed")), "{row}");
-        assert_eq!(stand.has(&victim.id, |e| matches!(e, Event::Dispatched)), !at_gateway, "{row}");
+        assert_eq!(stand.has(&victim.id, |e| matches!(e, Event::Dispatched { .. })), !at_gateway, "{row}");
         once(&stand, &victim.id, usize::from(!at_gateway));
         self.cancel_afterwards(row, &stand, &victim.id);
         stand.gate.go(None);

@@ -89,8 +89,13 @@ impl Guest {
         while self.line().is_some_and(|l| l != "0") {}
     }
 
-    /// Waits until something has come that is not read.
-    fn unread(&self) {
+    /// Waits until something has come that is not read: in decode, the next token.
+    fn unread(&mut self) {
+        if self.tokens > 0 {
+            // The last token's event ends with an empty line, and so does its chunk.
+            self.line();
+            self.line();
+        }
         let came = self.socket.peek(&mut [0]).expect("something comes");
         assert!(came > 0, "the server closed");
     }

@@ -299,6 +299,6 @@ fn a_thousand_cancels_in_every_phase_on_a_tiny_model_leave_nothing_behind() {
 #[test]
 #[ignore = "needs the real model: cargo xtask test"]
 fn real_a_thousand_cancels_in_every_phase_leave_nothing_behind() {
-    let weather = Weather { cancels: 1000, runs_max: 4000, callers: 8, long_words: 1000, long_in: 30, tokens: 4 };
+    let weather = Weather { cancels: 1000, runs_max: 4000, callers: 8, long_words: 700, long_in: 40, tokens: 3 };
     storm(&real_model(), &weather);
 }

@@ -184,8 +184,8 @@ impl<'a> Bed<'a> {
             .collect()
     }
 
-    /// Loses all its blocks twice, in mid-step at some layer: once in its prompt, and once when half of the answer is there. What it had,
-    /// prompt and generated tokens alike, is then computed again, in chunks of `chunk` and into other blocks.
+    /// Loses all its blocks twice, in mid-step at some layer: once after the first chunk of its prompt, and once when half of the answer is
+    /// there. What it had, prompt and generated tokens alike, is then computed again, in chunks of `chunk` and into other blocks.
     fn with_preemptions(&mut self, prompt: &[u32], n: usize, chunk: usize) -> Trace {
         let layers = self.model.shape().layers;
         let mut one = [Sequence::new(prompt)];

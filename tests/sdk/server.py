@@ -24,15 +24,15 @@ def essay():
     return [{"role": "user", "content": f"{uuid.uuid4()} " + "The keeper counted the ships and wrote their names into the book. " * 215}]
 
 
-def get(path):
-    with urllib.request.urlopen(f"{SERVER}{path}", timeout=10) as answer:
+def get(path, server=SERVER):
+    with urllib.request.urlopen(f"{server}{path}", timeout=10) as answer:
         return json.load(answer)
 
 
-def look(run_id):
+def look(run_id, server=SERVER):
     """The run's record, or None where there is none."""
     try:
-        return get(f"/v1/runs/{run_id}")
+        return get(f"/v1/runs/{run_id}", server)
     except urllib.error.HTTPError as error:
         if error.code != 404:
             raise
@@ -49,25 +49,25 @@ def until(predicate, patience_s=30.0):
         time.sleep(0.01)
 
 
-def released(run_id):
+def released(run_id, server=SERVER):
     def ended():
-        run = look(run_id)
+        run = look(run_id, server)
         return run if run and run["released"] and run["settled"] else None
 
     run = until(ended)
-    assert run, f"not released and settled: {look(run_id)}"
+    assert run, f"not released and settled: {look(run_id, server)}"
     return run
 
 
-def reached(run_id, *states):
+def reached(run_id, *states, server=SERVER):
     """Waits until the run is in one of the states, however long the machine takes to bring it there."""
 
     def there():
-        run = look(run_id)
+        run = look(run_id, server)
         assert not (run and run["state"] == "ended"), f"ended before it was {states}: {run}"
         return run and run["state"] in states
 
-    assert until(there, 120), look(run_id)
+    assert until(there, 120), look(run_id, server)
 
 
 def ask(messages=STORY, **more):
@@ -83,6 +83,17 @@ def assert_gone(run, phases=ANY, causes=LEFT):
     assert run["blocks"]["held"] == 0 and run["guarantee"] == "confirmed", run
 
 
+def tokens_in(chunk):
+    """How many tokens a chunk brings to a caller who asked for log-probabilities: they come one entry a token."""
+    return sum(len(choice.logprobs.content or ()) for choice in chunk.choices if choice.logprobs)
+
+
+def assert_nothing_late(run, read):
+    """What a caller read, by its own count, was delivered, and what was delivered was computed before its leaving was seen."""
+    tokens = run["tokens"]
+    assert read <= tokens["delivered"] <= tokens["generated"] - tokens["after_disconnect"], (read, run)
+
+
 def counters():
     """Every counter and gauge of /metrics by its name and labels."""
     with urllib.request.urlopen(f"{SERVER}/metrics", timeout=10) as answer:
@@ -90,9 +101,9 @@ def counters():
     return {name: float(value) for name, _, value in (line.rpartition(" ") for line in lines)}
 
 
-def rest():
+def rest(server=SERVER):
     """The account, once nothing runs and nothing drains; None while something does."""
-    kv = get("/v1/kv")
+    kv = get("/v1/kv", server)
     quiet = kv["active"] == 0 and kv["draining"] == 0 and sum(kv["runs"].values()) == 0
     return kv if quiet else None
 

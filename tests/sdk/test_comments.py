@@ -1,27 +1,22 @@
 """Comments on a silent stream: on the wire they are there, and OpenAI's own Python client takes no notice of them.
 
-Starts a server of its own, whose streams are silent for 20 ms at most: KVIT_TEST_BINARY with the model KVIT_TEST_MODEL, both of which
-`cargo xtask sdk` names.
+Starts a server of its own, whose streams are silent for 20 ms at most.
 """
 
 import json
-import os
-import subprocess
 import urllib.request
 import uuid
 
 import pytest
 from openai import OpenAI
 
+from own import serve
+
 
 @pytest.fixture(scope="module")
 def server():
-    command = [os.environ["KVIT_TEST_BINARY"], "serve", "--port", "0", "--keepalive-comment-ms", "20", "--model", os.environ["KVIT_TEST_MODEL"]]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
-        try:
-            yield next(line for line in process.stdout if line.startswith("listening on ")).split()[-1]
-        finally:
-            process.terminate()
+    with serve("--keepalive-comment-ms", "20") as address:
+        yield address
 
 
 def body(word):

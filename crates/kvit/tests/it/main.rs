@@ -16,6 +16,7 @@ mod lab;
 mod leaky;
 mod leaving;
 mod leaving_client;
+mod leaving_guest;
 mod leaving_matrix;
 mod lost;
 mod pipelined;

@@ -1,6 +1,6 @@
 //! Exactness (C-14): a sequence's tokens and the bits of all its logits are the same alone and in company, cut into any chunks, with
-//! neighbours that are dropped in mid-step, over recycled blocks full of NaN, over a shared prefix, on any number of threads and any
-//! instruction set. On tiny models here; on the real one (KVIT_TEST_MODEL) when asked for with `--ignored`.
+//! neighbours that are dropped in mid-step, after its own blocks were taken away and all was computed again into others, over recycled blocks
+//! full of NaN, over a shared prefix, on any number of threads and any instruction set. On tiny models here; on the real one (KVIT_TEST_MODEL) when asked for with `--ignored`.
 // contract: C-14, C-12
 
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -184,6 +184,41 @@ impl<'a> Bed<'a> {
             .collect()
     }
 
+    /// Loses all its blocks twice, in mid-step at some layer: once after the first chunk of its prompt, and once when half of the answer is
+    /// there. What it had, prompt and generated tokens alike, is then computed again, in chunks of `chunk` and into other blocks.
+    fn with_preemptions(&mut self, prompt: &[u32], n: usize, chunk: usize) -> Trace {
+        let layers = self.model.shape().layers;
+        let mut one = [Sequence::new(prompt)];
+        let mut lost: Vec<BlockId> = Vec::new();
+        for generated in [0, n / 2] {
+            while one[0].trace.len() < generated || one[0].done == 0 {
+                let count = chunk.min(one[0].left());
+                self.step(&mut one, &[(0, count)], &|_| false);
+            }
+            // It is dropped where a step has written some layers of its rows.
+            let held = one[0].table.clone();
+            let (at, asked) = (self.numbers.below(layers + 1), AtomicUsize::new(0));
+            let count = chunk.min(one[0].left());
+            let done = self.step(&mut one, &[(0, count)], &|_| asked.fetch_add(1, Ordering::Relaxed) >= at);
+            assert!(matches!(done[..], [SpanDone::Dropped { layers }] if layers as usize == at), "{done:?}");
+            // Nobody else may have what it had, nor it again: what it finds there now is NaN.
+            self.free.retain(|block| !held.contains(block));
+            self.memory.fill(&held, NAN);
+            lost.extend(held);
+            one[0].table.clear();
+            one[0].done = 0;
+        }
+        while one[0].trace.len() < n {
+            let count = chunk.min(one[0].left());
+            self.step(&mut one, &[(0, count)], &|_| false);
+            assert!(one[0].table.iter().all(|block| !lost.contains(block)), "computed into other blocks");
+        }
+        let [mut one] = one;
+        self.free.append(&mut one.table);
+        self.free.append(&mut lost);
+        one.trace
+    }
+
     /// The full blocks of the prompt are taken from another sequence's table; only the rest is computed.
     fn with_shared_prefix(&mut self, prompt: &[u32], n: usize) -> Trace {
         let mut first = [Sequence::new(prompt)];
@@ -245,6 +280,7 @@ fn check(model: &Llama, lengths: &[usize], n: usize, isas: &[Isa], chunks: &[usi
                 let chunk = chunks[threads % chunks.len()];
                 assert_eq!(&bed.alone(prompt, n, chunk), expected, "{isa}, {threads} threads, chunks of {chunk}");
                 assert_eq!(&bed.with_shared_prefix(prompt, n), expected, "{isa}, {threads} threads, shared prefix");
+                assert_eq!(&bed.with_preemptions(prompt, n, chunk), expected, "{isa}, {threads} threads, preempted, chunks of {chunk}");
             }
             assert_eq!(bed.in_company(&prompts, n), expected, "{isa}, {threads} threads, in company");
             assert_eq!(bed.free.len(), BLOCKS, "every block came back");

@@ -23,6 +23,8 @@ const PATIENCE: Duration = Duration::from_secs(60);
 #[derive(Clone, Default, Debug)]
 pub struct Seen {
     pub tokens: HashMap<u32, Vec<u32>>,
+    /// What was said of each token's log-probability and those of the best others, where asked for: tokens, and the numbers' bits.
+    pub logprobs: HashMap<u32, Vec<Vec<(u32, u32)>>>,
     pub text: HashMap<u32, String>,
     pub finish: HashMap<u32, Cause>,
     pub outcome: Option<Outcome>,
@@ -123,6 +125,11 @@ impl Rig {
                     let seen = self.seen.entry(name(&d.attempt)).or_default();
                     assert_eq!(seen.outcome, None, "a token after the end");
                     seen.tokens.entry(d.sequence).or_default().extend(d.tokens);
+                    let bits = d.logprobs.iter().map(|l| {
+                        let top = l.top.iter().map(|(token, _, logprob)| (*token, logprob.to_bits()));
+                        std::iter::once((l.token, l.logprob.to_bits())).chain(top).collect()
+                    });
+                    seen.logprobs.entry(d.sequence).or_default().extend(bits);
                     seen.text.entry(d.sequence).or_default().push_str(&d.text);
                     if let Some(cause) = d.finish {
                         seen.finish.insert(d.sequence, cause);

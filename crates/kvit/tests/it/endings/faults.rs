@@ -158,7 +158,10 @@ impl World {
         let run = stand.settled(&victim.id);
         let outcome = run.outcome.clone().expect("it has one");
         assert_eq!((outcome.kind, outcome.cause), ("failed", "worker_lost"), "{row}");
-        assert_eq!((run.guarantee, run.released, run.waste_bound_tokens), (Some("best_effort"), false, None), "{row}");
+        assert_eq!((run.guarantee, run.released), (Some("best_effort"), false), "{row}");
+        // contract: C-28
+        let all = u64::from(row.n) * u64::from(::model::tiny::TinySpec::default().context);
+        assert!(run.waste_bound_tokens.is_some_and(|bound| (1..=all).contains(&bound)), "{row}: {:?}", run.waste_bound_tokens);
         let count = |wanted: &dyn Fn(&Event) -> bool| stand.count(&victim.id, wanted);
         let ended = count(&|e| matches!(e, Event::OutcomeSet { .. } | Event::DeliveryEnded { .. }));
         let settled = count(&|e| matches!(e, Event::Settled { proven: false }));

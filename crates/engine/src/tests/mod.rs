@@ -1,6 +1,7 @@
 //! Tests of the engine against a simulated device, whose memory makes every misuse of a block visible as a wrong token.
 
 mod again;
+mod blocks;
 mod cases;
 mod guards;
 mod race;

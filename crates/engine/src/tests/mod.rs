@@ -4,6 +4,8 @@ mod again;
 mod blocks;
 mod cases;
 mod guards;
+mod planning;
 mod race;
 mod random;
 mod simulated;
+mod tombstones;

@@ -5,7 +5,7 @@ use lifecycle::event::Event;
 
 use super::simulated::{World, id, isolated};
 use crate::device::Flag;
-use crate::{EngineConfig, Submission};
+use crate::{EngineConfig, Input, Submission};
 
 fn prompt(seed: u32, len: usize) -> Vec<u32> {
     (0..len as u32).map(|i| (seed * 17 + i * 5) % 90).collect()
@@ -102,6 +102,23 @@ fn a_chain_is_known_as_far_as_it_was_computed_and_no_farther() {
     let key = w.engine.by_id[&id("a")];
     let known: Vec<bool> = (0..6).map(|b| w.engine.parent_node(key, 0, b).is_some()).collect();
     assert_eq!(known, [true, true, true, true, false, false]);
+    w.finish(20);
+}
+
+// contract: C-16
+#[test]
+fn a_sequence_has_a_fence_while_a_step_holds_it_and_none_otherwise() {
+    let mut w = World::small(40);
+    capped(&mut w, "a", &prompt(1, 10), 8);
+    let key = w.engine.by_id[&id("a")];
+    let fence = |w: &World| w.engine.attempts[&key].sequences[0].fence();
+    assert_eq!(fence(&w), None, "it waits");
+    w.fill();
+    assert_eq!(fence(&w), w.device.queue.back().map(|step| step.id), "the newest of the two");
+    while let Some(done) = w.device.run_step(|| {}) {
+        w.apply(Input::StepDone(done));
+    }
+    assert_eq!(fence(&w), None, "both are over");
     w.finish(20);
 }
 

@@ -117,7 +117,7 @@ fn a_prefill_begins_once_and_a_step_counts_once() {
 
 // contract: C-18, C-19
 #[test]
-fn a_chunk_ends_before_a_block_that_another_run_computes() {
+fn who_has_the_same_beginning_follows_and_computes_only_the_rest() {
     let (p, q) = (prompt(1, 16), prompt(1, 24));
     let mut w = world(60, 64, 2);
     capped(&mut w, "a", &p, 1);

@@ -144,6 +144,41 @@ fn where_a_chain_broke_the_later_blocks_stay_private() {
     w.assert_at_rest();
 }
 
+// contract: C-18
+#[test]
+fn an_answer_s_blocks_are_shared_as_a_prompt_s_are() {
+    let p = prompt(1, 12);
+    let whole: Vec<u32> = p.iter().copied().chain(isolated(&p, 20, true)).collect();
+    let mut w = World::small(60);
+    capped(&mut w, "a", &p, 20);
+    w.finish(40);
+    capped(&mut w, "b", &whole, 1);
+    w.finish(10);
+    assert_eq!(w.seen("b").cached_tokens, 28, "all but the block with the last token");
+    w.assert_at_rest();
+}
+
+// contract: C-18, C-19
+#[test]
+fn what_could_not_be_claimed_is_shared_when_it_is_computed() {
+    let mut w = World::new(60, EngineConfig { step_tokens: 64, ..EngineConfig::default() });
+    let (p, stranger) = (prompt(1, 24), kv::Owner(u64::MAX));
+    let root = w.engine.pool.root("somebody", "model", "");
+    for i in 0..60 {
+        w.engine.pool.begin(root, &[i; 4], stranger).expect("as many claims as the pool has blocks");
+    }
+    capped(&mut w, "a", &p, 1);
+    w.fill();
+    let key = w.engine.by_id[&id("a")];
+    assert!(w.engine.attempts[&key].sequences[0].nodes.is_empty(), "it computes without a claim");
+    w.engine.pool.abandon(stranger);
+    w.finish(5);
+    capped(&mut w, "b", &p, 1);
+    w.finish(5);
+    assert_eq!(w.seen("b").cached_tokens, 20, "all but the block with the last token");
+    w.assert_at_rest();
+}
+
 // contract: C-24
 #[test]
 fn an_engine_knows_whom_it_has_not_released_and_is_idle_without_them() {

@@ -131,3 +131,29 @@ fn who_has_the_same_beginning_follows_and_computes_only_the_rest() {
     assert_eq!((w.seen("b").cached_tokens, &w.seen("b").answers[&0]), (16, &isolated(&q, 1, true)));
     w.assert_at_rest();
 }
+
+// contract: C-16
+#[test]
+fn a_prefill_that_gets_no_block_waits_and_plans_no_row() {
+    let mut w = world(8, 5, 1);
+    capped(&mut w, "a", &prompt(1, 10), 20);
+    for _ in 0..3 {
+        w.step();
+    }
+    assert_eq!(blocks(&w, "a"), 3);
+    capped(&mut w, "b", &prompt(2, 20), 1);
+    let mut waited = 0;
+    for _ in 0..60 {
+        w.fill();
+        let planned = rows(&w).concat();
+        assert!(planned.iter().all(|(_, count, _)| *count > 0), "{planned:?}");
+        // A part of its prompt is computed, and the pool is full.
+        waited += u32::from(planned.len() == 1 && blocks(&w, "b") == 4);
+        w.step();
+    }
+    assert!(waited > 0, "a took the block that b's last chunk needs");
+    assert_eq!(w.seen("a").preempted, 0);
+    assert_eq!(w.seen("b").answers[&0], isolated(&prompt(2, 20), 1, true));
+    assert!(w.engine.is_idle());
+    w.assert_at_rest();
+}

@@ -55,7 +55,8 @@ impl Engine {
         loop {
             let seq = &self.attempts[&key].sequences[s];
             let b = seq.leases.len();
-            if seq.scheduled != b * bt || seq.nodes.len() != b || (b + 1) * bt > seq.tokens.len() - 1 {
+            debug_assert!(seq.nodes.len() <= b, "no chain is longer than what is scheduled; a shorter one finds nobody");
+            if seq.scheduled != b * bt || (b + 1) * bt > seq.tokens.len() - 1 {
                 break;
             }
             match self.look_up(key, s, b) {
@@ -228,14 +229,6 @@ impl Engine {
             None => seq.chain_broken = true,
         }
         node.is_some()
-    }
-
-    /// Whether block `b`, the next that is not in the sequence's chain, will come from somebody else: a chunk ends before it. Of the block
-    /// with the last token, whose logits are needed, and of the first block of a chunk it does not say so: those are computed.
-    pub(crate) fn will_be_shared(&mut self, key: u64, s: usize, b: usize) -> bool {
-        let bt = self.limits.block_tokens as usize;
-        let seq = &self.attempts[&key].sequences[s];
-        (b + 1) * bt < seq.tokens.len() && b * bt > seq.scheduled && !matches!(self.look_up(key, s, b), Next::Nobody)
     }
 
     /// Says "I compute these" for the full blocks from `first` to before `end` that nobody has, so that others with the same prefix wait

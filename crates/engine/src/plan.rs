@@ -109,16 +109,12 @@ impl Engine {
         if end <= start {
             return;
         }
-        let first = (start / bt).max(self.attempts[&key].sequences[s].nodes.len());
-        if first < end / bt && self.will_be_shared(key, s, first) {
-            end = first * bt;
-        }
         let have = self.allocate(rank, s, end.div_ceil(bt)) * bt;
         end = end.min(have);
         if end <= start || !self.running.contains(&rank) {
             return;
         }
-        self.claim_blocks(key, s, first, end / bt);
+        self.claim_blocks(key, s, start / bt, end / bt);
         draft.budget = draft.budget.saturating_sub(end - start);
         self.push_row(key, s, draft, RowTokens::Known { count: (end - start) as u32 }, end == known);
     }

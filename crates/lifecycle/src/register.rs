@@ -41,3 +41,15 @@ impl Register {
         open
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_last_attempt_that_can_be_counted_is_followed_by_none() {
+        let mut last = Register { attempt: u32::MAX, outcome: None };
+        assert!(!last.next_attempt(u32::MAX));
+        assert!(last.set_outcome(u32::MAX, Cause::Stop));
+    }
+}

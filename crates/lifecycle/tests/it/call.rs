@@ -180,8 +180,11 @@ fn words_about_another_attempt_change_nothing() {
 
 #[test]
 fn the_impossible_is_a_defect() {
-    let cases: [(&[CallEvent], CallEvent); 5] = [
+    let cases: [(&[CallEvent], CallEvent); 7] = [
         (&[], WorkerAccepted),
+        // No worker knows of it, so none can say how it ended, not even rightly.
+        (&[Want(CLOSED)], WorkerEnded { attempt: 0, cause: CLOSED }),
+        (&[Want(CLOSED)], WorkerAccepted),
         (&[], WorkerEnded { attempt: 0, cause: Cause::Stop }),
         (&[Dispatch, WorkerAccepted], RELEASED),
         (&[Dispatch, ENDED], WorkerEnded { attempt: 1, cause: Cause::Stop }),

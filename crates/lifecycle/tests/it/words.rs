@@ -1,7 +1,8 @@
 //! The contract's words and ids: the table of causes, and what is an id and what is not.
 
 use lifecycle::id::{RUN_ID_MAX_LEN, TENANT_MAX_LEN};
-use lifecycle::params::Params;
+use lifecycle::message::Snapshot;
+use lifecycle::params::{Params, STOP_MAX_LEN, STOPS_MAX};
 use lifecycle::{Cause, Delivery, Guarantee, IdError, Incarnation, Outcome, OutcomeKind, Phase, RunId, Tenant};
 
 /// The contract's table, as it is written there.
@@ -54,6 +55,10 @@ fn an_id_is_checked_whole() {
     for (text, found, at) in [("a b", ' ', 1), ("a\n", '\n', 1), ("ab/1", '/', 2), ("naïve", 'ï', 2), ("\"", '"', 0)] {
         assert_eq!(RunId::parse(text), Err(IdError::Character { found, at }), "{text:?}");
     }
+    for dots in [".", ".."] {
+        assert_eq!(RunId::parse(dots), Err(IdError::Dots), "a URL's path cannot name it");
+    }
+    assert!(RunId::parse("...").is_ok() && RunId::parse(".a").is_ok());
     assert!(Tenant::parse(&"t".repeat(TENANT_MAX_LEN)).is_ok() && Tenant::parse(&"t".repeat(TENANT_MAX_LEN + 1)).is_err());
     assert_eq!(Tenant::default().as_str(), "default");
 }
@@ -105,4 +110,33 @@ fn a_parameter_out_of_its_range_is_named() {
         break_it(&mut params);
         assert_eq!(params.check().map_err(|e| e.param), Err(param));
     }
+}
+
+// contract: C-28
+#[test]
+fn a_parameter_at_the_end_of_its_range_is_within() {
+    type Set = fn(&mut Params);
+    let cases: [(Set, Set); 5] = [
+        (|p| p.sampling.logprobs = Some(20), |p| p.sampling.logprobs = Some(21)),
+        (|p| p.stop = vec!["x".repeat(STOP_MAX_LEN)], |p| p.stop = vec!["x".repeat(STOP_MAX_LEN + 1)]),
+        (|p| p.stop = vec!["x".into(); STOPS_MAX], |p| p.stop = vec!["x".into(); STOPS_MAX + 1]),
+        (|p| p.n = 16, |p| p.n = 0),
+        (|p| (p.max_tokens, p.sampling.min_tokens) = (Some(3), 3), |p| (p.max_tokens, p.sampling.min_tokens) = (Some(3), 4)),
+    ];
+    for (i, (last, beyond)) in cases.into_iter().enumerate() {
+        let (mut within, mut out) = (Params::default(), Params::default());
+        last(&mut within);
+        beyond(&mut out);
+        assert_eq!(within.check(), Ok(()), "case {i}");
+        assert!(out.check().is_err(), "case {i}");
+    }
+}
+
+// contract: C-15
+#[test]
+fn an_account_is_conserved_if_its_parts_are_the_whole() {
+    let whole = Snapshot { total: 31, free: 1, active: 2, cached: 4, draining: 8, quarantined: 16, ..Snapshot::default() };
+    assert!(whole.is_conserved());
+    let (less, more) = (Snapshot { total: 32, ..whole.clone() }, Snapshot { total: 30, ..whole });
+    assert!(!less.is_conserved() && !more.is_conserved());
 }

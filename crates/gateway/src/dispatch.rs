@@ -12,7 +12,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use lifecycle::event::Event;
 use lifecycle::message::{DeadlineLeft, Delta, Down, From, Prompt, Snapshot, Submit, Up, Usage};
 use lifecycle::params::Params;
-use lifecycle::{AttemptId, Call, CallEvent, CallState, Cause, OutcomeKind, RunId, RunKey, Tenant};
+use lifecycle::{AttemptId, Call, CallEvent, CallState, Cause, OutcomeKind, RunId, RunKey, Tenant, Time};
 use tokio::sync::{mpsc, oneshot, watch};
 
 use crate::calls::{Calls, Entry, Table};
@@ -31,7 +31,9 @@ pub(crate) struct Order {
     pub(crate) requested: Option<RunId>,
     pub(crate) prompt: Prompt,
     pub(crate) params: Params,
-    /// The deadline that the caller gave, from now.
+    /// When its head arrived: deadlines count from there, however long its body took.
+    pub(crate) arrived: Time,
+    /// The deadline that the caller gave.
     pub(crate) timeout: Option<Duration>,
     pub(crate) stream: bool,
     /// What a further request has to show to join this run, and this one to join an earlier.
@@ -123,8 +125,8 @@ impl Calls {
 
     fn entry(&self, key: &RunKey, order: &Order) -> Entry {
         let now = self.now();
-        let client = order.timeout.map(|left| (now.after(left), Cause::ClientDeadline));
-        let own = (now.after(self.config.gateway_deadline), Cause::GatewayDeadline);
+        let client = order.timeout.map(|left| (order.arrived.after(left), Cause::ClientDeadline));
+        let own = (order.arrived.after(self.config.gateway_deadline), Cause::GatewayDeadline);
         Entry {
             key: key.clone(),
             call: Call::new(),

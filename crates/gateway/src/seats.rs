@@ -63,7 +63,7 @@ impl Seats {
     pub(crate) fn join(&mut self, conn: &Arc<ConnState>, limit: usize, now: Time) -> Option<(SeatId, FeedEnd)> {
         let kept = match &self.kept {
             Some(kept) => kept.as_slice(),
-            None if self.list.is_empty() => &[],
+            None if self.last == 0 => &[],
             None => return None,
         };
         let (feed, end) = feed(limit + kept.len());
@@ -71,6 +71,12 @@ impl Seats {
         self.last += 1;
         self.list.push(Seat { id: self.last, conn: conn.clone(), feed: Some(feed), over: false, taken: 0, read: (now, 0) });
         Some((self.last, end))
+    }
+
+    /// Seats of which something is kept.
+    #[cfg(test)]
+    pub(crate) fn kept(&self) -> usize {
+        self.list.len()
     }
 
     /// Readers that are not over.
@@ -188,12 +194,10 @@ impl Seats {
         }
     }
 
-    /// A reader is gone: its last item is `last`.
+    /// A reader is gone: its last item is `last`. Nothing of it is kept, so any number may come and go while a run lives.
     pub(crate) fn leave(&mut self, seat: SeatId, last: &Item) {
-        if let Some(seat) = self.list.iter_mut().find(|s| s.id == seat) {
-            seat.over = true;
-            seat.feed.take().into_iter().for_each(|feed| feed.send(last.clone()));
-        }
+        let gone = self.list.iter().position(|s| s.id == seat).map(|at| self.list.remove(at));
+        gone.and_then(|seat| seat.feed).into_iter().for_each(|feed| feed.send(last.clone()));
     }
 
     /// The readers on a connection.

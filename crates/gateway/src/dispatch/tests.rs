@@ -4,13 +4,14 @@ use std::sync::{Arc, Mutex};
 
 use lifecycle::message::{Down, From, ModelInfo, Prompt};
 use lifecycle::params::Params;
-use lifecycle::{Cause, Incarnation, RunId, RunKey, Tenant};
+use lifecycle::{Cause, Incarnation, RunId, RunKey, Tenant, Time};
 use observe::{Clock, Journal, Limits, RunFilter};
 
 use super::Order;
 use crate::GatewayConfig;
 use crate::calls::Calls;
 use crate::conn::ConnState;
+use crate::joining::Joining;
 
 fn table() -> (Arc<Calls>, Arc<Mutex<Vec<Down>>>) {
     let sent = Arc::new(Mutex::new(Vec::new()));
@@ -31,6 +32,7 @@ fn order(tenant: &str, id: &str) -> Order {
         requested: Some(RunId::parse(id).expect("an id")),
         prompt: Prompt::Text("x".into()),
         params: Params::default(),
+        arrived: Time(0),
         timeout: None,
         stream: false,
         joining: None,
@@ -63,4 +65,38 @@ fn an_id_is_taken_within_its_tenant_and_cancelled_within_it() {
     let listed =
         |tenant: &str| calls.journal.runs(&Tenant::parse(tenant).expect("a name"), &RunFilter::default()).expect("a page").data.len();
     assert_eq!([listed("one"), listed("two"), listed("three")], [2, 1, 0]);
+}
+
+// contract: C-26 C-28
+#[test]
+fn readers_that_have_left_are_forgotten_while_their_run_lives() {
+    let (calls, _sent) = table();
+    let conn = |id| Arc::new(ConnState::new(id, calls.clone()));
+    let keyed = || Order { joining: Some(Joining::new("k", "chat", b"body")), ..order("a", "run") };
+    let first = calls.open(keyed(), &conn(1)).expect("a run");
+    for id in 2..1000 {
+        let joined = calls.open(keyed(), &conn(id)).expect("a seat");
+        assert!(joined.joined);
+    }
+    let key = first.reader.key.clone();
+    let seats = |calls: &Calls| calls.lock().entries[&key].seats.kept();
+    assert_eq!(seats(&calls), 1, "the first one's");
+    assert_eq!(calls.lock().entries[&key].call.wanted(), None, "somebody still reads");
+}
+
+// contract: C-22
+#[test]
+fn a_deadline_counts_from_the_arrival_of_the_requests_head() {
+    let (calls, sent) = table();
+    let conn = Arc::new(ConnState::new(1, calls.clone()));
+    let timeout = std::time::Duration::from_micros(1);
+    let arrived = calls.now();
+    while calls.now() <= arrived.after(timeout) {
+        std::thread::yield_now(); // the body takes its time
+    }
+    let _run = calls.open(Order { arrived, timeout: Some(timeout), ..order("a", "late") }, &conn).expect("a run");
+    let sent = sent.lock().expect("no panic");
+    let Some(Down::Submit(submit)) = sent.first() else { panic!("{sent:?}") };
+    let left = submit.deadlines.iter().find(|d| d.cause == Cause::ClientDeadline).map(|d| d.left);
+    assert_eq!(left, Some(std::time::Duration::ZERO));
 }

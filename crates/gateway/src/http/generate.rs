@@ -18,7 +18,7 @@ use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
 use http_body_util::{BodyExt, LengthLimitError, Limited};
 use lifecycle::message::Usage;
-use lifecycle::{OutcomeKind, RunId, Tenant};
+use lifecycle::{OutcomeKind, RunId, Tenant, Time};
 
 use super::error::ApiError;
 use super::fields::{self, Fields};
@@ -66,10 +66,11 @@ async fn generate(
     requested: Option<RunId>,
     request: Request,
 ) -> Result<Response, ApiError> {
+    let arrived = calls.now();
     serving(&calls)?;
     let (head, body) = request.into_parts();
     let body = read(&calls, body).await?;
-    let (order, mut shape) = order(kind, &calls, requested.clone(), &head.headers, &body)?;
+    let (order, mut shape) = order(kind, &calls, (requested.clone(), arrived), &head.headers, &body)?;
     drop(body);
     let (n, stream) = (order.params.n, order.stream);
     let Opened { mut reader, created, joined } = calls.open(order, &conn).map_err(closed)?;
@@ -135,7 +136,13 @@ async fn read(calls: &Calls, body: Body) -> Result<Bytes, ApiError> {
     }
 }
 
-fn order(kind: Kind, calls: &Calls, requested: Option<RunId>, headers: &HeaderMap, body: &[u8]) -> Result<(Order, Shape), ApiError> {
+fn order(
+    kind: Kind,
+    calls: &Calls,
+    (requested, arrived): (Option<RunId>, Time),
+    headers: &HeaderMap,
+    body: &[u8],
+) -> Result<(Order, Shape), ApiError> {
     let mut fields = Fields::parse(body)?;
     fields::model(&mut fields, &calls.model)?;
     let (prompt, common) = match kind {
@@ -154,7 +161,7 @@ fn order(kind: Kind, calls: &Calls, requested: Option<RunId>, headers: &HeaderMa
         include_usage: common.include_usage,
     };
     let tenant = Tenant::default();
-    Ok((Order { tenant, requested, prompt, params: common.params, timeout, stream: common.stream, joining }, shape))
+    Ok((Order { tenant, requested, prompt, params: common.params, arrived, timeout, stream: common.stream, joining }, shape))
 }
 
 /// The caller's deadline: the nearer one of header and body.

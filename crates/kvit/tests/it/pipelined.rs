@@ -32,9 +32,10 @@ fn request(id: &str, bytes: usize, max: u32) -> Vec<u8> {
     [head.as_bytes(), body.as_bytes()].concat()
 }
 
-fn cancelled(server: &Server, id: &str, cause: &str, phase: &str) {
+fn cancelled(server: &Server, id: &str, causes: &[&str], phase: &str) {
     let run = server.settled(id);
-    assert_eq!((&run["outcome"]["kind"], &run["outcome"]["cause"]), (&"cancelled".into(), &cause.into()), "{id}: {run:#}");
+    assert_eq!(run["outcome"]["kind"], "cancelled", "{id}: {run:#}");
+    assert!(run["outcome"]["cause"].as_str().is_some_and(|cause| causes.contains(&cause)), "{id}: {run:#}");
     assert_eq!((&run["phase_at_disconnect"], &run["guarantee"]), (&phase.into(), &"confirmed".into()), "{id}: {run:#}");
     assert!(run["delivery"] != "complete", "{id}: {run:#}");
     assert!(run["tokens"]["generated"].as_u64().is_some_and(|n| n < u64::from(MANY)), "{id}: {run:#}");
@@ -61,7 +62,7 @@ fn a_close_behind_megabytes_is_seen() {
         socket.write_all(&request("never", FLOOD, 3)).expect("it is taken");
         drop(socket);
         caller.leave(how);
-        cancelled(&server, &id, how.cause(), "decode");
+        cancelled(&server, &id, &[how.cause()], "decode");
     }
     assert_eq!(server.json("GET", "/v1/runs/never").0, 404, "who left has not asked");
     assert_eq!(rest(&server.kv()), baseline);
@@ -77,9 +78,9 @@ fn a_close_behind_megabytes_is_seen_in_the_queue() {
     server.wait_run("queued", "queue", |run| run["milestones"]["queued"].is_number());
     caller.write_all(&vec![b'x'; FLOOD]).expect("it is taken");
     drop((caller, queued));
-    cancelled(&server, "queued", "client_closed", "queued");
+    cancelled(&server, "queued", &["client_closed"], "queued");
     drop((holder, other));
-    cancelled(&server, "holder", "client_closed", "decode");
+    cancelled(&server, "holder", &["client_closed"], "decode");
 }
 
 #[test]
@@ -92,7 +93,7 @@ fn a_half_close_behind_pipelined_bytes_is_seen() {
             let (caller, mut socket) = decoding(&server, &id, stream);
             socket.write_all(&request("never", bytes, 3)).expect("it is taken");
             socket.shutdown(Shutdown::Write).expect("it can be half closed");
-            cancelled(&server, &id, "client_closed", "decode");
+            cancelled(&server, &id, &["client_closed"], "decode");
             drop((caller, socket));
         }
     }
@@ -167,6 +168,7 @@ fn an_http2_close_behind_a_large_request_is_seen() {
     let _open = http.chat("run", &chat_body("go", MANY, false));
     server.wait_run("run", "decode", |run| run["tokens"]["generated"].as_u64() > Some(2));
     let _more = http.chat("more", &chat_body(&"x".repeat(FLOOD / 2), 3, false));
+    // Its body may still be on its way: what the server then says of it lies unread at the caller, whose close is a reset by that.
     drop(http.close());
-    cancelled(&server, "run", "client_closed", "decode");
+    cancelled(&server, "run", &["client_closed", "client_reset"], "decode");
 }

@@ -66,6 +66,9 @@ impl Calls {
                     self.apply(entry, CallEvent::WorkerLost);
                 }
                 self.fire_deadlines(entry, now);
+                for seat in entry.seats.late(now) {
+                    self.leave(entry, seat, Cause::ClientDeadline);
+                }
                 if entry.call.needs_retry() && entry.repeat.0 <= now {
                     self.apply(entry, CallEvent::Retry);
                 }

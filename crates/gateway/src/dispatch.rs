@@ -79,6 +79,8 @@ impl Calls {
         if let Some(joined) = self.join(&mut table, &order, conn) {
             drop(table);
             let (key, seat, created) = joined?;
+            // It may have a deadline of its own.
+            self.wake.notify_one();
             return Ok(self.opened(key, seat, conn, (created, true)));
         }
         let key = self.free_key(&table, order.tenant.clone(), order.requested.clone());

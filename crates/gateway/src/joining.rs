@@ -81,6 +81,9 @@ impl Calls {
             return Some(Err(Closed::InUse));
         }
         let Some(seat) = entry.seats.join(conn, self.config.stream_buffer_events, self.now()) else { return Some(Err(Closed::InUse)) };
+        if let Some(left) = order.timeout {
+            entry.seats.bound(seat.0, order.arrived.after(left));
+        }
         tracing::info!(run = %entry.key.run, readers = entry.seats.open(), "joined");
         Some(Ok((entry.key.clone(), seat, entry.created)))
     }

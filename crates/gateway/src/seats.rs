@@ -28,6 +28,8 @@ struct Seat {
     taken: u64,
     /// When it was last seen to take something, or had nothing to take; and the queue's count at that time.
     read: (Time, usize),
+    /// When its own deadline is over, if it joined with one.
+    until: Option<Time>,
 }
 
 /// The readers of one run.
@@ -69,7 +71,7 @@ impl Seats {
         let (feed, end) = feed(limit + kept.len());
         kept.iter().cloned().for_each(|item| feed.send(item));
         self.last += 1;
-        self.list.push(Seat { id: self.last, conn: conn.clone(), feed: Some(feed), over: false, taken: 0, read: (now, 0) });
+        self.list.push(Seat { id: self.last, conn: conn.clone(), feed: Some(feed), over: false, taken: 0, read: (now, 0), until: None });
         Some((self.last, end))
     }
 
@@ -200,6 +202,18 @@ impl Seats {
         gone.and_then(|seat| seat.feed).into_iter().for_each(|feed| feed.send(last.clone()));
     }
 
+    /// Gives a reader a deadline of its own.
+    pub(crate) fn bound(&mut self, seat: SeatId, until: Time) {
+        if let Some(seat) = self.list.iter_mut().find(|s| s.id == seat) {
+            seat.until = Some(until);
+        }
+    }
+
+    /// Readers whose own deadline is over.
+    pub(crate) fn late(&self, now: Time) -> Vec<SeatId> {
+        self.list.iter().filter(|s| !s.over && s.until.is_some_and(|at| at <= now)).map(|s| s.id).collect()
+    }
+
     /// The readers on a connection.
     pub(crate) fn on(&self, connection: u64) -> Vec<SeatId> {
         self.list.iter().filter(|s| s.conn.id == connection).map(|s| s.id).collect()
@@ -226,6 +240,7 @@ impl Seats {
     /// When the first reader's time may be over.
     pub(crate) fn due(&self, max: Duration, now: Time) -> Option<Time> {
         // A reader's time may be over while there is nothing to read: then the regular look is soon enough.
-        self.list.iter().filter(|s| !s.over).map(|s| s.read.0.after(max)).filter(|at| *at > now).min()
+        let unread = |s: &Seat| Some(s.read.0.after(max)).filter(|at| *at > now);
+        self.list.iter().filter(|s| !s.over).flat_map(|s| [unread(s), s.until]).flatten().min()
     }
 }

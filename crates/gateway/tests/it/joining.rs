@@ -133,6 +133,28 @@ async fn the_first_may_leave_and_the_last_cancels() {
     }
 }
 
+// contract: C-22 C-26
+#[tokio::test(flavor = "multi_thread")]
+async fn a_readers_own_deadline_ends_its_reading_and_not_the_run() {
+    let extra = r#","stream":true"#;
+    let mut stand = default_stand().await;
+    let mut one = send(stand.addr, &keyed("r1", "k", extra)).await;
+    let attempt = stand.worker.accept().await.attempt;
+    stand.worker.token(&attempt, "before").await;
+    read_until(&mut one, "before").await;
+    let headers = "X-Request-Id: r2\r\nIdempotency-Key: k\r\nX-Request-Timeout-Ms: 60\r\n";
+    let mut two = send(stand.addr, &request_text("POST", "/v1/chat/completions", headers, &chat(extra))).await;
+    let told = read_until(&mut two, "client_deadline").await;
+    assert!(!told.contains("[DONE]"), "{told}");
+    stand.worker.token(&attempt, "between").await;
+    read_until(&mut one, "between").await;
+    assert_eq!(stand.run("r1")["outcome"], serde_json::Value::Null);
+    assert!(stand.worker.try_next().is_none(), "no cancel");
+    finish(&mut stand, &attempt, 1).await;
+    read_until(&mut one, "[DONE]").await;
+    assert_eq!(stand.settled("r1").await["outcome"]["kind"], "completed");
+}
+
 /// Between the cancel and its end, too: a run that nobody wanted is not wanted again.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_cancelled_run_is_not_joined() {

@@ -81,7 +81,7 @@ fn http2_callers_leave_before_the_first_token() {
         for stream in [true, false] {
             let id = format!("{how:?}-{stream}");
             let mut caller = Http2::over(server.connect());
-            let mut open = caller.chat(&id, &chat_body(&long_prompt(&id)[..2000], 10, stream));
+            let mut open = caller.chat(&id, &chat_body(&long_prompt(&id)[..PROMPT], 10, stream));
             if stream {
                 caller.headers(&mut open);
             }
@@ -97,8 +97,9 @@ fn http2_callers_leave_before_the_first_token() {
     assert_eq!(rest(&server.kv()), baseline);
 }
 
-/// Steps of half a prompt of 2,000 tokens.
-const HALF: u64 = 2000 / 32 / 2;
+/// Tokens of a prompt that is long enough to be met in its later half, and the steps of its first half.
+const PROMPT: usize = 512;
+const HALF: u64 = PROMPT as u64 / 32 / 2;
 
 /// A GOAWAY, whatever its reason, says that no further request comes: the run goes on to be computed, and the close behind it ends it.
 #[test]

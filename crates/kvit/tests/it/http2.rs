@@ -1,11 +1,12 @@
 //! A caller that speaks HTTP/2 without TLS, over a socket that the test made.
 
+use std::io::Write;
 use std::net::{Shutdown, TcpStream};
 use std::time::Duration;
 
 use bytes::Bytes;
 use h2::client::{ResponseFuture, SendRequest};
-use h2::{RecvStream, SendStream};
+use h2::{Ping, PingPong, RecvStream, SendStream};
 use serde_json::Value;
 use tokio::runtime::Runtime;
 use tokio::task::JoinHandle;
@@ -17,6 +18,7 @@ pub struct Http2 {
     runtime: Runtime,
     send: SendRequest<Bytes>,
     driver: JoinHandle<()>,
+    ping: PingPong,
     /// A second handle on its socket.
     socket: TcpStream,
 }
@@ -39,14 +41,15 @@ impl Http2 {
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().expect("a runtime");
         let socket = stream.try_clone().expect("a second handle");
         stream.set_nonblocking(true).expect("a socket can be non-blocking");
-        let (send, driver) = runtime.block_on(async {
+        let (send, driver, ping) = runtime.block_on(async {
             let stream = tokio::net::TcpStream::from_std(stream).expect("a socket");
-            let (send, connection) =
+            let (send, mut connection) =
                 h2::client::Builder::new().initial_window_size(window).handshake(stream).await.expect("the server speaks HTTP/2");
+            let ping = connection.ping_pong().expect("nobody has taken it");
             let driver = tokio::spawn(async { drop(connection.await) });
-            (send, driver)
+            (send, driver, ping)
         });
-        Http2 { runtime, send, driver, socket }
+        Http2 { runtime, send, driver, ping, socket }
     }
 
     /// Closes in good order: whatever still comes is read, for unread bytes would make a reset of it.
@@ -61,6 +64,17 @@ impl Http2 {
     pub fn reset(self) -> Option<Http2> {
         socket2::SockRef::from(&self.socket).set_linger(Some(Duration::ZERO)).expect("linger can be set");
         None
+    }
+
+    /// Says that the connection will end, which the library's clients never say, and waits until the server has taken that in: it answers
+    /// the PING that follows.
+    pub fn goaway(&mut self, reason: h2::Reason) {
+        // Length 8, type 7, no flags, stream 0; the last stream of the server's that was seen, and why. One write is one frame: whatever
+        // the driver writes lies before it or behind it.
+        let frame = [&[0, 0, 8, 7, 0, 0, 0, 0, 0][..], &0_u32.to_be_bytes(), &u32::from(reason).to_be_bytes()].concat();
+        assert_eq!(self.socket.write(&frame).expect("it can be written"), frame.len());
+        let pong = self.runtime.block_on(async { tokio::time::timeout(PATIENCE, self.ping.ping(Ping::opaque())).await });
+        pong.expect("a PONG comes").expect("the connection lives");
     }
 
     pub fn chat(&mut self, id: &str, body: &Value) -> Stream {

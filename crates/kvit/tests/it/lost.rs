@@ -79,7 +79,9 @@ fn lost(server: &Server, id: &str, phase: &str) {
     assert_eq!(run["blocks"]["held"], 0, "{run:#}");
 }
 
-/// Every phase over one protocol.
+/// Every phase over one protocol. "Before the first token" is no row: up to the first token a stream and a whole answer hold the same thing,
+/// a prompt's later steps and a connection on which at most a head and comments were sent, and what finds the peer lost asks the kernel, not
+/// the engine. The moment between the last step of a prompt and its token cannot be aimed at from a cut cable, seconds before.
 fn every_phase(lab: &Lab, http: Http) {
     let server = start("");
     let baseline = rest(&server.kv());
@@ -92,6 +94,10 @@ fn every_phase(lab: &Lab, http: Http) {
     server.wait_run("whole", "decode", |run| run["tokens"]["generated"].as_u64() > Some(2));
     let prefill = http.ask(lab, &server, "prefill", &chat_body(&long_prompt("p"), 10, true), false);
     server.wait_run("prefill", "reach prefill", |run| run["milestones"]["prefill_start"].is_number());
+    // One long prompt at a time takes all of a step: the other is computed by another server.
+    let second = start("");
+    let prefill_whole = http.ask(lab, &second, "prefill-whole", &chat_body(&long_prompt("w"), 10, false), false);
+    second.wait_run("prefill-whole", "reach prefill", |run| run["milestones"]["prefill_start"].is_number());
     // Elsewhere somebody who stays has the only place, and two wait.
     let full = start("--max-running 1");
     let mut holder = Caller::chat(&full, "holder", &chat_body("go", 6000, true));
@@ -106,6 +112,7 @@ fn every_phase(lab: &Lab, http: Http) {
         (&server, "stream", "decode"),
         (&server, "whole", "decode"),
         (&server, "prefill", "prefill"),
+        (&second, "prefill-whole", "prefill"),
         (&full, "queued", "queued"),
         (&full, "queued-whole", "queued"),
     ] {
@@ -115,7 +122,7 @@ fn every_phase(lab: &Lab, http: Http) {
     server.wait_descriptors(descriptors);
     // Who did not vanish noticed nothing.
     assert!(!holder.read_tokens(2).is_empty());
-    drop((idle, stream, whole, prefill, queued, queued_whole));
+    drop((idle, stream, whole, prefill, prefill_whole, queued, queued_whole));
     lab.mend();
     // Whoever comes back is served.
     let again = http.ask(lab, &server, "again", &chat_body("hello", 3, true), true);

@@ -18,9 +18,13 @@ fn start(unread_max_ms: u32, more: &str) -> Server {
 }
 
 fn stalled(server: &Server, id: &str) -> Value {
+    ended(server, id, "partial")
+}
+
+fn ended(server: &Server, id: &str, delivery: &str) -> Value {
     let run = server.settled(id);
     assert_eq!((&run["outcome"]["kind"], &run["outcome"]["cause"]), (&"cancelled".into(), &"client_stalled".into()), "{run:#}");
-    assert_eq!((&run["guarantee"], &run["delivery"]), (&"confirmed".into(), &"partial".into()), "{run:#}");
+    assert_eq!((&run["guarantee"], &run["delivery"]), (&"confirmed".into(), &delivery.into()), "{run:#}");
     assert!(run["tokens"]["after_receipt"].as_u64().is_some_and(|n| n <= 1), "{run:#}");
     run
 }
@@ -68,6 +72,66 @@ fn an_http2_caller_that_does_not_open_its_window() {
     stalled(&server, "unread");
     assert_eq!(server.settled("read")["delivery"], "complete");
     assert_eq!(rest(&server.kv()), baseline);
+}
+
+/// A whole answer that nobody reads: it was computed, so it is completed; it is not delivered, and its connection is not kept. It cannot
+/// stall earlier: in the queue, in prefill, before the first token and in decode nothing of it is sent.
+// contract: C-6
+#[test]
+fn a_whole_answer_that_is_not_read() {
+    // Time enough to make JSON of it.
+    let server = start(1500, "");
+    let baseline = rest(&server.kv());
+    let descriptors = server.descriptors();
+    // With its log-probabilities an answer is larger than all buffers on its way.
+    let mut body = chat_body("go", 200, false);
+    (body["logprobs"], body["top_logprobs"]) = (true.into(), 20.into());
+    let stream = server.connect();
+    socket2::SockRef::from(&stream).set_recv_buffer_size(2048).expect("a small buffer");
+    let mut socket = stream.try_clone().expect("a second handle");
+    let caller = Caller::over(stream, "/v1/chat/completions", "r", &body);
+    let run = server.settled("r");
+    assert_eq!((&run["outcome"]["kind"], &run["outcome"]["cause"]), (&"completed".into(), &"length".into()), "{run:#}");
+    assert_eq!((&run["superseded"], &run["delivery"]), (&serde_json::json!(["client_stalled"]), &"partial".into()), "{run:#}");
+    assert_eq!((&run["tokens"]["generated"], &run["tokens"]["delivered"]), (&200.into(), &0.into()), "{run:#}");
+    assert_eq!(rest(&server.kv()), baseline);
+    server.wait_descriptors(descriptors);
+    // What was under way can be read, and it is not all that its head announced.
+    let mut left = Vec::new();
+    let _ = socket.read_to_end(&mut left);
+    let text = String::from_utf8_lossy(&left).to_lowercase();
+    let length = text.lines().find_map(|l| l.strip_prefix("content-length: ")?.parse::<usize>().ok());
+    assert!(length.is_some_and(|n| n > left.len()), "{} bytes came of {length:?}", left.len());
+    drop(caller);
+}
+
+/// Before the first token a stream has only its head and comments to be left unread, and over HTTP/2 comments that the window does not take
+/// are no pieces of an answer: a caller that takes none is not stalled in the queue or in prefill, but as soon as there is something to take.
+#[test]
+fn an_http2_caller_that_takes_no_comments() {
+    let server = start(1000, "--max-running 1");
+    let baseline = rest(&server.kv());
+    let mut holder = Caller::chat(&server, "holder", &chat_body("go", 6000, true));
+    holder.read_tokens(1);
+    let mut http = Http2::with_window(server.connect(), 16);
+    let mut unread = http.chat("unread", &chat_body("hi", 6000, true));
+    http.headers(&mut unread);
+    // Somebody beside it reads its own comments, for longer than the limit is.
+    let mut beside = Http2::over(server.connect());
+    let mut comments = beside.chat("beside", &chat_body("hi", 3, true));
+    for _ in 0..6 {
+        beside.read_until(&mut comments, ": keepalive");
+    }
+    let run = server.run("unread");
+    assert!(run["state"] == "queued" && run["outcome"].is_null(), "{run:#}");
+    assert_eq!(server.json("POST", "/v1/runs/holder/cancel").0, 200);
+    let run = ended(&server, "unread", "none");
+    assert_eq!((&run["phase_at_disconnect"], &run["tokens"]["delivered"]), (&"decode".into(), &0.into()), "{run:#}");
+    beside.read_until(&mut comments, "[DONE]");
+    assert_eq!(server.settled("beside")["delivery"], "complete");
+    server.settled("holder");
+    assert_eq!(rest(&server.kv()), baseline);
+    drop(holder);
 }
 
 /// Whoever waits in the queue hears that it is waiting.

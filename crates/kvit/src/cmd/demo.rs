@@ -8,7 +8,6 @@
 mod caller;
 mod scene;
 mod scenes;
-mod server;
 mod show;
 mod stage;
 
@@ -18,13 +17,23 @@ use std::time::Instant;
 use anyhow::anyhow;
 use serde_json::{Value, json};
 
+use crate::cmd::child::{Log, Server};
 use crate::failure::Failure;
 use crate::model_file::{self, Cache};
 use crate::out;
 use scene::{Played, Scene};
-use server::Server;
 use show::Page;
 use stage::Stage;
+
+/// What the server is told beside its model: few places, so that a queue forms, and short patience, so that nobody has to wait long for it.
+const OPTIONS: &[(&str, &str)] = &[
+    ("max_running", "3"),
+    ("unread_max_ms", "900"),
+    ("client_lost_after_ms", "2000"),
+    ("send_buffer_bytes", "16384"),
+    ("drain_ms", "2000"),
+    ("log", "warn"),
+];
 
 /// `kvit demo`
 #[derive(Debug, clap::Args)]
@@ -48,7 +57,17 @@ pub fn run(args: &DemoArgs, cache: Option<PathBuf>) -> Result<(), Failure> {
     let since = Instant::now();
     let model = model_file::resolve(args.model.as_deref(), &Cache::locate(cache)?)?;
     let page = (!args.json).then(|| Page { width: out::width(), colour: out::colour() });
-    let server = Server::start(&model, args.threads)?;
+    let server = Server::start("demo", Log::Kept, |command| {
+        command.args(["--host", "127.0.0.1", "--model"]).arg(&model);
+        command.args(OPTIONS.iter().flat_map(|(key, value)| [format!("--{}", key.replace('_', "-")), (*value).to_owned()]));
+        if let Some(threads) = args.threads {
+            command.args(["--threads", &threads.to_string()]);
+        }
+        // Its scenes count on the options above and the defaults.
+        for (name, _) in std::env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("KVIT_")) {
+            command.env_remove(name);
+        }
+    })?;
     if let Some(page) = page {
         out::line(&page.opening(&opening(&server, &model, since)))?;
     }
@@ -77,7 +96,7 @@ pub fn run(args: &DemoArgs, cache: Option<PathBuf>) -> Result<(), Failure> {
 
 fn opening(server: &Server, model: &Path, since: Instant) -> [String; 3] {
     let file = model.file_name().unwrap_or_default().to_string_lossy();
-    let options: Vec<String> = server::OPTIONS.iter().map(|(key, value)| format!("{key} {value}")).collect();
+    let options: Vec<String> = OPTIONS.iter().map(|(key, value)| format!("{key} {value}")).collect();
     let ready = since.elapsed().as_secs_f64();
     [
         format!("kvit demo: real sockets, {file}"),
@@ -113,7 +132,22 @@ fn play(stage: &Stage<'_>, scene: Scene) -> Played {
 
 fn document(played: &[Played], (passed, ended_well, seconds): (bool, bool, f64)) -> Value {
     let scenes: Vec<Value> = played.iter().enumerate().map(|(i, p)| p.json(i + 1)).collect();
-    let options: serde_json::Map<String, Value> = server::OPTIONS.iter().map(|(key, value)| ((*key).to_owned(), json!(value))).collect();
+    let options: serde_json::Map<String, Value> = OPTIONS.iter().map(|(key, value)| ((*key).to_owned(), json!(value))).collect();
     json!({"object": "demo", "version": env!("CARGO_PKG_VERSION"), "passed": passed, "seconds": seconds,
            "server": {"options": options, "ended_well": ended_well}, "scenes": scenes})
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::ServeFlags;
+
+    #[test]
+    fn the_servers_options_are_options_of_serve() {
+        let mut flags = ServeFlags::default();
+        for (key, value) in OPTIONS {
+            assert_eq!(flags.set(key, value), Some(Ok(())), "{key}");
+        }
+        flags.fill().check().expect("they go together");
+    }
 }

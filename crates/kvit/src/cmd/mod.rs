@@ -1,6 +1,7 @@
 //! The commands, one file each: read the arguments, ask or do, print.
 
 pub mod bench;
+mod child;
 pub mod demo;
 pub mod estimate;
 pub mod kv;

@@ -10,7 +10,6 @@
 
 mod args;
 mod caller;
-mod child;
 mod http;
 mod plan;
 mod progress;
@@ -29,10 +28,10 @@ use serde_json::{Value, json};
 
 pub use args::SoakArgs;
 
+use crate::cmd::child::{Log, Server};
 use crate::failure::Failure;
 use crate::out;
 use caller::Caller;
-use child::Server;
 use http::{Address, Watch};
 use plan::Aim;
 use progress::Progress;
@@ -40,6 +39,9 @@ use reading::Reading;
 use tally::Tally;
 use verdict::Part;
 
+/// Runs that a started server's journal keeps, and records: few, so that a warm-up fills it and memory can be judged.
+const JOURNAL_RUNS: u64 = 256;
+const JOURNAL_RECORDS: u64 = 4096;
 /// Where a server is that nobody names.
 const DEFAULT_URL: &str = "http://127.0.0.1:8000";
 /// Cancels before the first look at a server that was not started here.
@@ -81,14 +83,14 @@ pub fn run(args: &SoakArgs, config: Option<&Path>, cache: Option<&Path>) -> Resu
     if args.sequential + args.concurrent == 0 {
         return Err(Failure::Usage("--sequential and --concurrent are both 0: nothing would be soaked".to_owned()));
     }
-    let server = if args.serve { Some(Server::start(args, config, cache)?) } else { None };
+    let server = if args.serve { Some(started(args, config, cache)?) } else { None };
     let url = match (&server, &args.url) {
-        (Some(server), _) => server.url.clone(),
+        (Some(server), _) => server.address.clone(),
         (None, Some(url)) => url.clone(),
         (None, None) => std::env::var("KVIT_SERVER").unwrap_or_else(|_| DEFAULT_URL.to_owned()),
     };
     let address = Address::parse(&url, Duration::from_millis(args.patience_ms))?;
-    let pid = server.as_ref().map(Server::pid);
+    let pid = server.as_ref().map(|server| server.pid);
     let life = uuid::Uuid::now_v7().simple().to_string();
     let mut soak = Soak { args, address, pid, sequences: None, life };
     let (readings, parts, same_answers) = soak.whole()?;
@@ -99,13 +101,33 @@ pub fn run(args: &SoakArgs, config: Option<&Path>, cache: Option<&Path>) -> Resu
     } else {
         out::line(&report::table(args, &url, pid, &parts, &verdict, out::colour()))?;
     }
-    if let Some(server) = server {
-        server.end()?;
+    if let Some(server) = server
+        && !server.drain()?
+    {
+        return Err(Failure::Other(anyhow!("the server did not end well: runs were left unsettled")));
     }
     match verdict.wrong.len() {
         0 => Ok(()),
         n => Err(Failure::Other(anyhow!("soak: {n} finding{} (above)", if n == 1 { "" } else { "s" }))),
     }
+}
+
+/// A server with a journal so small that a warm-up fills it.
+fn started(args: &SoakArgs, config: Option<&Path>, cache: Option<&Path>) -> Result<Server, Failure> {
+    Server::start("soak", Log::Shown, |command| {
+        let journal = [("--journal-runs", JOURNAL_RUNS.to_string()), ("--journal-records", JOURNAL_RECORDS.to_string())];
+        for (name, value) in [("--log", "warn".to_owned())].into_iter().chain(journal) {
+            if !args.serve_options.iter().any(|o| o == name || o.starts_with(&format!("{name}="))) {
+                command.args([name, &value]);
+            }
+        }
+        for (name, path) in [("--model", args.model.as_deref()), ("--config", config), ("--cache", cache)] {
+            if let Some(path) = path {
+                command.arg(name).arg(path);
+            }
+        }
+        command.args(&args.serve_options);
+    })
 }
 
 impl Soak<'_> {
@@ -115,7 +137,7 @@ impl Soak<'_> {
         let mut watch = Watch::open(self.address)?;
         let fresh = reading::first(&mut watch, pid, patience)?;
         self.sequences = fresh.gauge("kvit_worker_sequences_max").map(|n| n as u32).filter(|n| *n > 0);
-        let filled = if args.serve { child::JOURNAL_RUNS * 3 / 2 } else { 0 };
+        let filled = if args.serve { JOURNAL_RUNS * 3 / 2 } else { 0 };
         let warm_up = args.warm_up.unwrap_or(WARM_UP.max(filled));
         let next = AtomicU64::new(0);
         let progress = Progress::begin("warm-up", warm_up);

@@ -130,7 +130,7 @@ fn told_to_end_ends_its_server() {
     let children = std::fs::read_to_string(format!("/proc/{id}/task/{id}/children")).expect("the system tells");
     let server = children.split_whitespace().next().expect("it has a server").to_owned();
     assert!(Command::new("kill").args(["-TERM", &id]).status().expect("kill runs").success());
-    assert_eq!(child.wait().expect("it can be waited for").code(), Some(130));
+    assert_eq!(child.wait().expect("it can be waited for").code(), Some(143));
     let alive = || std::fs::read_to_string(format!("/proc/{server}/cmdline")).is_ok_and(|c| c.contains("serve"));
     let since = Instant::now();
     while alive() && since.elapsed() < PATIENCE {

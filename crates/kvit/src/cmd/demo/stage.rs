@@ -9,8 +9,8 @@ use anyhow::{Context, anyhow, bail};
 use serde_json::{Value, json};
 
 use super::caller::Caller;
-use super::server::Server;
 use crate::client;
+use crate::cmd::child::Server;
 use crate::failure::Failure;
 
 /// Longest wait for a run to come where it is waited for.

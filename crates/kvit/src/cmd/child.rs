@@ -1,11 +1,10 @@
-//! The demo's own `kvit serve`: a child process, so that everything the demo says was seen from outside.
+//! A command's own `kvit serve`: a child process on a free port, so that everything the command says was seen from outside.
 //!
-//! Invariant: the child is ended by its process id, whichever way the demo ends: at its end, when it fails, on SIGINT, SIGTERM and SIGHUP.
+//! Invariant: the child is ended by its process id, whichever way the command ends: at its end, when it fails, on SIGINT, SIGTERM and SIGHUP.
 
 use std::collections::VecDeque;
 use std::io::{BufRead, BufReader};
 use std::os::unix::process::CommandExt;
-use std::path::Path;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -16,22 +15,22 @@ use tokio::signal::unix::{SignalKind, signal};
 
 use crate::failure::Failure;
 
-/// What the server is told beside its model: few places, so that a queue forms, and short patience, so that nobody has to wait long for it.
-pub const OPTIONS: &[(&str, &str)] = &[
-    ("max_running", "3"),
-    ("unread_max_ms", "900"),
-    ("client_lost_after_ms", "2000"),
-    ("send_buffer_bytes", "16384"),
-    ("drain_ms", "2000"),
-    ("log", "warn"),
-];
 /// Longest wait for the server to be ready, and for it to end.
 const READY: Duration = Duration::from_secs(120);
-const END: Duration = Duration::from_secs(20);
+const END: Duration = Duration::from_secs(30);
 /// Lines of its log that are kept, to be shown if it fails.
 const LOG_LINES: usize = 20;
 /// How often it is looked at whether it has ended.
 const LOOK: Duration = Duration::from_millis(10);
+
+/// What becomes of what the server says while it runs. Its last lines are told if it does not start.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Log {
+    /// Nobody sees the rest.
+    Kept,
+    /// It goes to standard error as it comes.
+    Shown,
+}
 
 /// The running server.
 pub struct Server {
@@ -45,41 +44,38 @@ pub struct Server {
 }
 
 impl Server {
-    /// Starts it and waits until it can answer.
+    /// Starts it with these arguments behind `serve --port 0` and waits until it can answer. `whose` names the command in messages.
     ///
     /// # Errors
     /// It does not start; its last words are in the error.
-    pub fn start(model: &Path, threads: Option<u16>) -> Result<Server, Failure> {
+    pub fn start(whose: &'static str, log: Log, arguments: impl FnOnce(&mut Command)) -> Result<Server, Failure> {
         let program = std::env::current_exe().context("cannot find this program's own file")?;
         let mut command = Command::new(program);
-        command.args(["serve", "--host", "127.0.0.1", "--port", "0", "--model"]).arg(model);
-        command.args(OPTIONS.iter().flat_map(|(key, value)| [format!("--{}", key.replace('_', "-")), (*value).to_owned()]));
-        if let Some(threads) = threads {
-            command.args(["--threads", &threads.to_string()]);
-        }
-        for (name, _) in std::env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("KVIT_")) {
-            command.env_remove(name);
-        }
+        command.args(["serve", "--port", "0"]);
+        arguments(&mut command);
         // A group of its own: Ctrl-C is heard here, and ends the child from here.
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).process_group(0);
         // Signals are heard before there is a child: none of them finds one that it would leave behind.
         let slot = Arc::new(Mutex::new(None));
-        end_on_signal(slot.clone())?;
+        end_on_signal(whose, slot.clone())?;
         let mut held = slot.lock().unwrap_or_else(PoisonError::into_inner);
         let child = held.insert(command.spawn().context("cannot start `kvit serve`")?);
         let (pid, stdout, stderr) = (child.id(), child.stdout.take(), child.stderr.take());
         drop(held);
         let mut server = Server { child: slot, address: String::new(), port: 0, pid };
 
-        let log = Arc::new(Mutex::new(VecDeque::new()));
-        let keep = log.clone();
+        let lines = Arc::new(Mutex::new(VecDeque::new()));
+        let keep = lines.clone();
         let logged = std::thread::spawn(move || {
             for line in stderr.into_iter().flat_map(|e| BufReader::new(e).lines()).map_while(Result::ok) {
-                let mut log = keep.lock().unwrap_or_else(PoisonError::into_inner);
-                if log.len() == LOG_LINES {
-                    log.pop_front();
+                if log == Log::Shown {
+                    eprintln!("{line}");
                 }
-                log.push_back(line);
+                let mut lines = keep.lock().unwrap_or_else(PoisonError::into_inner);
+                if lines.len() == LOG_LINES {
+                    lines.pop_front();
+                }
+                lines.push_back(line);
             }
         });
         let (tell, told) = channel();
@@ -105,7 +101,7 @@ impl Server {
                 }
                 Err(RecvTimeoutError::Disconnected) => {
                     let _ = logged.join();
-                    let said: Vec<String> = log.lock().unwrap_or_else(PoisonError::into_inner).iter().cloned().collect();
+                    let said: Vec<String> = lines.lock().unwrap_or_else(PoisonError::into_inner).iter().cloned().collect();
                     return Err(Failure::Other(anyhow!("the server ended before it was ready; it said:\n{}", said.join("\n"))));
                 }
             }
@@ -162,8 +158,8 @@ fn end(child: &Mutex<Option<Child>>) -> bool {
     true
 }
 
-/// From now on a signal that ends the demo ends the child first.
-fn end_on_signal(child: Arc<Mutex<Option<Child>>>) -> Result<(), Failure> {
+/// From now on a signal that ends this process ends the child first.
+fn end_on_signal(whose: &'static str, child: Arc<Mutex<Option<Child>>>) -> Result<(), Failure> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let guard = runtime.enter();
     let kinds = [(SignalKind::interrupt(), 130), (SignalKind::terminate(), 143), (SignalKind::hangup(), 129)];
@@ -184,23 +180,8 @@ fn end_on_signal(child: Arc<Mutex<Option<Child>>>) -> Result<(), Failure> {
             }
         });
         end(&child);
-        eprintln!("kvit: demo interrupted; its server was ended");
+        eprintln!("kvit: {whose} interrupted; its server was ended");
         std::process::exit(code);
     });
     Ok(())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::config::ServeFlags;
-
-    #[test]
-    fn the_servers_options_are_options_of_serve() {
-        let mut flags = ServeFlags::default();
-        for (key, value) in OPTIONS {
-            assert_eq!(flags.set(key, value), Some(Ok(())), "{key}");
-        }
-        flags.fill().check().expect("they go together");
-    }
 }

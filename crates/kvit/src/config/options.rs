@@ -121,7 +121,7 @@ options! {
     head_bytes_max: usize, "BYTES" = 64 << 10,
         "Largest request head.";
     pipelined_bytes_max: usize, "BYTES" = 64 << 10,
-        "Most bytes kept of what a caller sends on behind a request whose answer is pending (HTTP/1.1), beside one buffer of `head_bytes_max`. They are always read, so that its close is seen behind them; what is more is thrown away, and the connection is closed behind that answer.";
+        "Most bytes kept of what a caller sends on behind a request whose answer is pending (HTTP/1.1), beside one buffer of `head_bytes_max`. They are always read, so that its close is seen behind them; what is more is thrown away, and the connection is closed behind that answer, at most a second after it if bytes still come.";
     header_timeout_ms: u64, "MILLISECONDS" = 30_000,
         "How long a caller may take to send a request's head once it has begun; on a fresh connection, from its beginning. Judged at intervals of an eighth of the shorter limit, at most a second.";
     keep_alive_idle_ms: u64, "MILLISECONDS" = 75_000,

@@ -76,6 +76,8 @@ def ask(messages=STORY, **more):
 
 
 def assert_gone(run, phases=ANY, causes=LEFT):
+    """A caller who has read no more than a stream's first event may have left in any phase: that event says that the run was taken on, and
+    comes while it waits for its first step."""
     assert run["released"] and run["settled"], run
     assert run["outcome"]["kind"] == "cancelled" and run["outcome"]["cause"] in causes, run
     assert run["phase_at_disconnect"] in phases, run

@@ -206,11 +206,28 @@ impl Calls {
                 // The first reason stands.
                 let _ = self.device_lost.set(why);
             }
-            Up::Answer { ask, snapshot } => {
+            Up::Ask { attempts } => self.asked(attempts),
+            Up::Draining => tracing::info!(worker = %self.worker, "the worker drains"),
+            Up::Snapshot { ask, snapshot } => {
                 if let Some(asker) = self.lock().asks.remove(&ask) {
                     let _ = asker.send(snapshot);
                 }
             }
+        }
+    }
+
+    /// Says of each attempt whether it is one of ours.
+    // contract: C-23
+    fn asked(&self, attempts: Vec<AttemptId>) {
+        let table = self.lock();
+        let ours = |id: &AttemptId| table.entries.get(&id.key).is_some_and(|e| e.call.attempt() == id.attempt && !e.call.is_released());
+        let (claimed, disclaimed): (Vec<_>, Vec<_>) = attempts.into_iter().partition(ours);
+        // A link that is closed has told the driver.
+        if !claimed.is_empty() {
+            let _ = self.send(Down::Claim { attempts: claimed });
+        }
+        if !disclaimed.is_empty() {
+            let _ = self.send(Down::Disclaim { attempts: disclaimed });
         }
     }
 
@@ -274,7 +291,7 @@ impl Calls {
             (ask, answer)
         };
         let asked = Forget { calls: self, ask };
-        self.send(Down::Ask { ask, blocks }).ok()?;
+        self.send(Down::Snapshot { ask, blocks }).ok()?;
         let answer = tokio::time::timeout(self.config.ask_timeout, answer).await;
         drop(asked);
         answer.ok()?.ok()

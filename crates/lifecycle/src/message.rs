@@ -91,8 +91,18 @@ pub enum Down {
         /// How long ago abandonment was first observed when this was sent.
         observed_ago: Duration,
     },
-    /// Ask for one consistent cut of account and runs; with the blocks if `blocks`.
-    Ask {
+    /// The gateway still wants these attempts (C-23). It says nothing about any other.
+    Claim {
+        /// Which attempts.
+        attempts: Vec<AttemptId>,
+    },
+    /// The gateway does not know these attempts, or no longer wants them: they are orphaned (C-23). It says nothing about any other.
+    Disclaim {
+        /// Which attempts.
+        attempts: Vec<AttemptId>,
+    },
+    /// Ask for one consistent cut of account and runs; with the blocks if `blocks`. Between processes a call of its own, outside the session.
+    Snapshot {
         /// Chosen by the asker; comes back with the answer.
         ask: u64,
         /// Whether every block is to be listed.
@@ -203,8 +213,15 @@ pub enum Up {
         /// Why.
         why: String,
     },
-    /// The answer to an `Ask`.
-    Answer {
+    /// Which of these attempts does the gateway claim (C-23)? It answers with `Claim` and `Disclaim`; what it names in neither stays as it is.
+    Ask {
+        /// Which attempts.
+        attempts: Vec<AttemptId>,
+    },
+    /// The worker is told to stop: it takes no further attempt.
+    Draining,
+    /// The answer to a `Snapshot`.
+    Snapshot {
         /// The asker's number.
         ask: u64,
         /// The cut.

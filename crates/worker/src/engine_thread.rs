@@ -200,10 +200,17 @@ impl EngineThread {
                 }
                 self.apply(Input::End { attempt, number, outcome: Outcome::of(cause) });
             }
-            Down::Ask { ask, blocks } => {
+            Down::Claim { .. } => {}
+            // contract: C-23
+            Down::Disclaim { attempts } => {
+                for attempt in attempts {
+                    self.apply(Input::End { attempt, number: 0, outcome: Outcome::of(Cause::Orphaned) });
+                }
+            }
+            Down::Snapshot { ask, blocks } => {
                 let mut snapshot = Box::new(self.engine.snapshot(blocks));
                 snapshot.held.answers = self.answers.len() as u32;
-                self.say(Up::Answer { ask, snapshot });
+                self.say(Up::Snapshot { ask, snapshot });
             }
         }
     }

@@ -206,8 +206,8 @@ impl Simulated {
     /// Answers one question.
     pub async fn answer(&mut self, snapshot: Snapshot) -> bool {
         match self.next().await {
-            Down::Ask { ask, blocks } => {
-                self.say(Up::Answer { ask, snapshot: Box::new(snapshot) }).await;
+            Down::Snapshot { ask, blocks } => {
+                self.say(Up::Snapshot { ask, snapshot: Box::new(snapshot) }).await;
                 blocks
             }
             other => panic!("a question was expected: {other:?}"),

@@ -33,7 +33,7 @@ async fn generate_by_itself(mut worker: Simulated) {
                         worker.end(&attempt, Outcome::of(cause), 0).await;
                     }
                 }
-                Down::Ask { .. } => panic!("nobody asked"),
+                other => panic!("not expected: {other:?}"),
             }
         }
         let mut deltas = Vec::new();

@@ -145,10 +145,10 @@ impl Rig {
                 self.seen.entry(name(&attempt)).or_default().released += 1;
             }
             Up::CancelAcknowledged { attempt, won } => self.seen.entry(name(&attempt)).or_default().acknowledged.push(won),
-            Up::Answer { ask, snapshot } => {
+            Up::Snapshot { ask, snapshot } => {
                 self.snapshots.insert(ask, *snapshot);
             }
-            Up::Accepted { .. } => {}
+            Up::Accepted { .. } | Up::Ask { .. } | Up::Draining => {}
             Up::DeviceLost { why } => self.device_lost.push(why),
         }
     }
@@ -177,7 +177,7 @@ impl Rig {
     pub fn snapshot(&mut self) -> Snapshot {
         self.asks += 1;
         let ask = self.asks;
-        self.send(Down::Ask { ask, blocks: true });
+        self.send(Down::Snapshot { ask, blocks: true });
         self.until("an answer", |rig| rig.snapshots.contains_key(&ask));
         self.snapshots[&ask].clone()
     }

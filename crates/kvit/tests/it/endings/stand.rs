@@ -135,7 +135,7 @@ impl Stand {
         runtime.spawn(async move {
             while let Some(From { incarnation, message }) = from_worker.recv().await {
                 match message {
-                    Up::Answer { ask, snapshot } if ask >= OWN_ASKS => drop(answer.send((ask, *snapshot))),
+                    Up::Snapshot { ask, snapshot } if ask >= OWN_ASKS => drop(answer.send((ask, *snapshot))),
                     // A gateway that is gone reads nothing; the worker's last words still have to be taken off its hands.
                     message => drop(to_gateway.send(From { incarnation, message }).await),
                 }
@@ -193,7 +193,7 @@ impl Stand {
     /// The worker's own cut, asked past the gateway.
     pub fn cut(&self) -> Snapshot {
         let ask = self.asks.fetch_add(1, Ordering::Relaxed);
-        (self.send)(From { incarnation: GATEWAY, message: Down::Ask { ask, blocks: true } }).expect("the worker listens");
+        (self.send)(From { incarnation: GATEWAY, message: Down::Snapshot { ask, blocks: true } }).expect("the worker listens");
         loop {
             let (answered, snapshot) = self.answers.recv_timeout(PATIENCE).expect("the worker answers");
             if answered == ask {
@@ -316,7 +316,7 @@ fn tap(
                 Some((run, Ok(submit.number)))
             }
             Down::Cancel { attempt, cause, .. } => Some((attempt.key.run.clone(), Err(*cause))),
-            Down::Ask { .. } => None,
+            Down::Claim { .. } | Down::Disclaim { .. } | Down::Snapshot { .. } => None,
         };
         send(message)?;
         match note {

@@ -12,6 +12,7 @@ pub mod message;
 pub mod milestone;
 pub mod params;
 pub mod register;
+pub mod session;
 pub mod time;
 pub mod waste;
 

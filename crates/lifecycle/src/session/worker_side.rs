@@ -1,0 +1,562 @@
+//! A worker's side: which gateway owns which attempt, who is heard of, whose lease is over, and what has to be said again.
+//!
+//! It stands before the engine: what it lets through is new, in order and of a live life. It decides when an attempt is suspended, attached
+//! and orphaned, and ends none of them itself: an orphan's end is an ordinary cancel.
+//!
+//! Invariant: an attempt is submitted to the engine once; it leaves this table when the engine says `released`, and for no other reason.
+// contract: C-2, C-3, C-9, C-10, C-11, C-23
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use super::frame::{ClockSample, Frame, Hello, Refused};
+use super::lane::Accept;
+use super::peer::Peer;
+use super::{SessionConfig, Welcome};
+use crate::message::{Delta, Down, Receipt, Submit, Up, Usage};
+use crate::{AttemptId, Cause, Incarnation, Outcome, StepId, Time};
+
+/// What is to be done, in order.
+#[derive(Clone, Debug)]
+pub enum WorkerEffect {
+    /// Put a frame onto a gateway's newest connection. It may be dropped: it comes again.
+    Send {
+        /// The gateway's name.
+        gateway: Arc<str>,
+        /// The connection's number.
+        session: u64,
+        /// The frame.
+        frame: Box<Frame<Up>>,
+    },
+    /// Hand a new attempt to the engine, under this number.
+    Submit(Box<Submit>),
+    /// Hand a cancel to the engine.
+    Cancel {
+        /// Which attempt.
+        attempt: AttemptId,
+        /// Why.
+        cause: Cause,
+        /// The number under which the engine got its submit, or will get it.
+        number: u64,
+    },
+    /// Do not schedule an attempt; keep its blocks.
+    Suspend(AttemptId),
+    /// Schedule it again.
+    Attach(AttemptId),
+    /// A message of another life or of another tenure changed nothing.
+    Stale,
+}
+
+/// A gateway as it stands at a worker.
+#[derive(Clone, PartialEq, Debug)]
+pub struct PeerCut {
+    /// Its name.
+    pub gateway: Arc<str>,
+    /// Its life.
+    pub incarnation: Incarnation,
+    /// `here`, `suspended` or `lease_over`.
+    pub state: &'static str,
+    /// Live attempts that it owns.
+    pub attempts: u32,
+    /// Messages that it has not acknowledged.
+    pub waiting: u32,
+    /// Its clock, if it is known.
+    pub clock: Option<ClockSample>,
+}
+
+/// Who owns an attempt.
+type Owner = (Arc<str>, Incarnation);
+
+/// An attempt that the engine has not released.
+#[derive(Clone, Debug)]
+struct Held {
+    owner: Owner,
+    /// The engine's number.
+    number: u64,
+    /// Gateways that cancelled it: they are told how it ended, whoever owns it.
+    cancelled_by: BTreeSet<Arc<str>>,
+    suspended: bool,
+    /// A cancel because of an orphan is on its way to the engine.
+    orphaned: bool,
+    ended: bool,
+}
+
+/// A life of a gateway that a newer one has followed. Its attempts wait for a claim, a disclaim or the end of its lease.
+#[derive(Clone, Debug)]
+struct Former {
+    owner: Owner,
+    lease_until: Time,
+}
+
+/// A worker's side of all its sessions.
+#[derive(Clone, Debug)]
+pub struct WorkerSide {
+    me: Incarnation,
+    name: Arc<str>,
+    config: SessionConfig,
+    peers: BTreeMap<Arc<str>, Peer>,
+    former: Vec<Former>,
+    held: BTreeMap<AttemptId, Held>,
+    /// Cancels for attempts that have not come: the gateway that sent it, and why.
+    tombstones: BTreeMap<AttemptId, (Arc<str>, Cause)>,
+    /// Submits that wait until an attempt of the same name is released, which an earlier life of their gateway owned.
+    behind: BTreeMap<AttemptId, (Arc<str>, Box<Submit>)>,
+    last_tenure: u64,
+    last_number: u64,
+    draining: bool,
+    stale: u64,
+}
+
+impl WorkerSide {
+    /// A worker's life that nobody has spoken with.
+    pub fn new(name: Arc<str>, me: Incarnation, config: SessionConfig) -> WorkerSide {
+        WorkerSide {
+            me,
+            name,
+            config,
+            peers: BTreeMap::new(),
+            former: Vec::new(),
+            held: BTreeMap::new(),
+            tombstones: BTreeMap::new(),
+            behind: BTreeMap::new(),
+            last_tenure: 0,
+            last_number: 0,
+            draining: false,
+            stale: 0,
+        }
+    }
+
+    /// This life.
+    pub const fn incarnation(&self) -> Incarnation {
+        self.me
+    }
+
+    /// Messages that changed nothing because they were of another life or tenure (C-3).
+    pub const fn stale(&self) -> u64 {
+        self.stale
+    }
+
+    /// Whether no gateway claims an attempt: its owner's life is over, or its lease.
+    pub fn is_orphaned(&self, attempt: &AttemptId) -> bool {
+        self.held.get(attempt).is_some_and(|held| held.orphaned || self.peer_of(&held.owner).is_none())
+    }
+
+    /// Attempts that are held, with their owner's name and whether they are suspended.
+    pub fn attempts(&self) -> impl Iterator<Item = (&AttemptId, &str, bool)> {
+        self.held.iter().map(|(id, held)| (id, &*held.owner.0, held.suspended))
+    }
+
+    /// Gateways by name.
+    pub fn gateways(&self) -> Vec<PeerCut> {
+        let count = |owner: Owner| self.held.values().filter(|h| h.owner == owner).count() as u32;
+        let state = |p: &Peer| match (p.lease_over, p.suspended) {
+            (true, _) => "lease_over",
+            (_, true) => "suspended",
+            _ => "here",
+        };
+        let cut = |(name, p): (&Arc<str>, &Peer)| PeerCut {
+            gateway: name.clone(),
+            incarnation: p.life,
+            state: state(p),
+            attempts: count((name.clone(), p.life)),
+            waiting: p.lane.waiting() as u32,
+            clock: p.clock,
+        };
+        self.peers.iter().map(cut).collect()
+    }
+
+    /// How much lies in the tables: gateways, attempts, tombstones, submits that wait, messages that wait. All but the first are 0 at rest.
+    pub fn held(&self) -> [(&'static str, u32); 5] {
+        let waiting: usize = self.peers.values().map(|p| p.lane.waiting()).sum();
+        [
+            ("gateways", (self.peers.len() + self.former.len()) as u32),
+            ("owned", self.held.len() as u32),
+            ("tombstones", self.tombstones.len() as u32),
+            ("behind", self.behind.len() as u32),
+            ("unacknowledged", waiting as u32),
+        ]
+    }
+
+    /// A gateway opens a connection.
+    ///
+    /// # Errors
+    /// [`Refused`]: a late connection, a life that is over, or no room.
+    pub fn hello(&mut self, hello: &Hello, now: Time) -> Result<(Welcome, Vec<WorkerEffect>), Refused> {
+        let mut out = Vec::new();
+        let name = hello.gateway.clone();
+        let known = self.peers.get(&name).map(|p| (p.life, p.tenure, p.session));
+        match known {
+            Some((life, ..)) if hello.incarnation < life => {
+                self.stale += 1;
+                return Err(Refused::OldGateway { newest: life });
+            }
+            Some((life, _, session)) if hello.incarnation == life && hello.session <= session => {
+                self.stale += 1;
+                return Err(Refused::OldSession { newest: session });
+            }
+            Some((life, tenure, _)) if hello.incarnation == life && hello.resume == Some((self.me, tenure)) => {
+                if let Some(peer) = self.peers.get_mut(&name) {
+                    peer.reopen(hello, &self.config, now);
+                }
+            }
+            known => self.begin(hello, known.map(|k| k.0), now, &mut out)?,
+        }
+        self.wake(&name, now, &mut out);
+        self.flush(&name, now, &mut out);
+        match self.peers.get(&name) {
+            Some(peer) => Ok((peer.welcome(self.me, &self.name, now), out)),
+            None => Err(Refused::TooManyGateways { limit: self.config.gateways_max }),
+        }
+    }
+
+    /// A tenure begins: the first of a life, or another one because the life holds nothing of the one before.
+    fn begin(&mut self, hello: &Hello, known: Option<Incarnation>, now: Time, out: &mut Vec<WorkerEffect>) -> Result<(), Refused> {
+        let name = hello.gateway.clone();
+        if known.is_none() && self.peers.len() + self.former.len() >= self.config.gateways_max {
+            return Err(Refused::TooManyGateways { limit: self.config.gateways_max });
+        }
+        self.last_tenure += 1;
+        let peer = Peer::new(hello, self.last_tenure, &self.config, now);
+        let before = self.peers.insert(name.clone(), peer);
+        self.tombstones.retain(|_, (gateway, _)| *gateway != name);
+        self.behind.retain(|_, (gateway, _)| *gateway != name);
+        if self.draining {
+            self.push(&name, Up::Draining);
+        }
+        let Some(before) = before else { return Ok(()) };
+        let owner = (name.clone(), before.life);
+        let theirs: Vec<AttemptId> = self.held.iter().filter(|(_, h)| h.owner == owner).map(|(id, _)| id.clone()).collect();
+        if before.life == hello.incarnation {
+            // contract: C-23. It says itself that it holds nothing any more.
+            theirs.into_iter().for_each(|id| self.orphan(&id, out));
+        } else if !theirs.is_empty() {
+            // Nothing follows from a new life alone: it is asked, and until it has answered nothing of the old one is scheduled.
+            theirs.iter().for_each(|id| self.suspend(id, out));
+            self.former.push(Former { owner, lease_until: before.lease_until() });
+            self.ask(&name, theirs);
+        }
+        Ok(())
+    }
+
+    fn ask(&mut self, name: &Arc<str>, attempts: Vec<AttemptId>) {
+        for part in attempts.chunks(self.config.ask_max.max(1)) {
+            self.push(name, Up::Ask { attempts: part.to_vec() });
+        }
+    }
+
+    /// A gateway's connection is over. It proves that nobody reads there, and nothing else (C-10).
+    pub fn closed(&mut self, gateway: &str, session: u64) {
+        if let Some(peer) = self.peers.get_mut(gateway).filter(|p| p.session == session) {
+            peer.open = false;
+        }
+    }
+
+    /// A frame came in on a connection of this gateway.
+    pub fn hear(&mut self, gateway: &str, frame: Frame<Down>, now: Time) -> Vec<WorkerEffect> {
+        let mut out = Vec::new();
+        let name: Arc<str> = gateway.into();
+        let meant = |p: &&mut Peer| frame.to == self.me && frame.from == p.life && frame.tenure == p.tenure;
+        let Some(peer) = self.peers.get_mut(&name).filter(meant) else {
+            // contract: C-3
+            self.stale += 1;
+            return vec![WorkerEffect::Stale];
+        };
+        let accept = peer.hear(&frame, &self.config, now);
+        self.wake(&name, now, &mut out);
+        if let (Some(Accept::Fresh), Some(message)) = (accept, frame.message) {
+            self.take(&name, message, now, &mut out);
+        }
+        self.flush(&name, now, &mut out);
+        out
+    }
+
+    /// A gateway was heard: what was suspended goes on. After the end of its lease only with an echo that begins a new one: what it says may
+    /// have been on its way for long.
+    fn wake(&mut self, name: &Arc<str>, now: Time, out: &mut Vec<WorkerEffect>) {
+        let config = self.config;
+        let Some(peer) = self.peers.get_mut(name).filter(|p| now < p.lease_until()) else { return };
+        peer.lease_over = false;
+        // What was suspended because it does not acknowledge goes on when it has acknowledged half.
+        if !peer.suspended || now >= peer.suspend_at(&config) || peer.lane.waiting() > config.outbox_max / 2 {
+            return;
+        }
+        peer.suspended = false;
+        let owner = (name.clone(), peer.life);
+        for (id, held) in self.held.iter_mut().filter(|(_, h)| h.owner == owner && h.suspended) {
+            held.suspended = false;
+            out.push(WorkerEffect::Attach(id.clone()));
+        }
+    }
+
+    fn take(&mut self, name: &Arc<str>, message: Down, now: Time, out: &mut Vec<WorkerEffect>) {
+        match message {
+            Down::Submit(submit) => self.submit(name, submit, out),
+            Down::Cancel { attempt, cause, number, .. } => self.cancel(name, attempt, cause, number, out),
+            Down::Claim { attempts } => {
+                let life = self.peers.get(name).map(|p| p.life);
+                for (id, life) in attempts.iter().zip(std::iter::repeat(life)) {
+                    self.claim(name, id, life, out);
+                }
+                self.forget_former(now);
+            }
+            Down::Disclaim { attempts } => {
+                for id in attempts {
+                    if self.held.get(&id).is_some_and(|h| h.owner.0 == *name) {
+                        self.orphan(&id, out);
+                    }
+                }
+            }
+            // A call of its own, outside the session.
+            Down::Snapshot { .. } => {}
+        }
+    }
+
+    fn submit(&mut self, name: &Arc<str>, mut submit: Box<Submit>, out: &mut Vec<WorkerEffect>) {
+        let Some(peer) = self.peers.get_mut(name) else { return };
+        let owner = (name.clone(), peer.life);
+        let suspended = peer.suspended;
+        peer.mark = peer.mark.max(submit.number);
+        let id = submit.attempt.clone();
+        if submit.worker != self.me {
+            // contract: C-2
+            self.stale += 1;
+            return self.turn_away(name, id, Outcome::because(Cause::WorkerLost, "meant for an earlier life of this worker"));
+        }
+        if let Some(held) = self.held.get(&id) {
+            if held.owner == owner {
+                return; // it runs already
+            }
+            if held.owner.0 == *name {
+                // A run of the same name that an earlier life of this gateway owned: whoever submits it anew does not go on with that one.
+                self.orphan(&id, out);
+                self.behind.insert(id, (name.clone(), submit));
+                return;
+            }
+            return self.turn_away(name, id, Outcome::because(Cause::Invalid, "another gateway runs an attempt of this name here"));
+        }
+        if self.draining {
+            return self.turn_away(name, id, Outcome::because(Cause::Shutdown, "this worker drains"));
+        }
+        self.last_number += 1;
+        submit.number = self.last_number;
+        let mut held =
+            Held { owner, number: self.last_number, cancelled_by: BTreeSet::new(), suspended: false, orphaned: false, ended: false };
+        // contract: C-11. The engine gets the cancel first, and its tombstone turns the submit away.
+        if let Some((from, cause)) = self.tombstones.remove(&id) {
+            held.cancelled_by.insert(from);
+            out.push(WorkerEffect::Cancel { attempt: id.clone(), cause, number: self.last_number });
+        }
+        self.held.insert(id.clone(), held);
+        out.push(WorkerEffect::Submit(submit));
+        if suspended {
+            self.suspend(&id, out);
+        }
+    }
+
+    fn turn_away(&mut self, name: &Arc<str>, attempt: AttemptId, outcome: Outcome) {
+        self.push(name, Up::Ended { attempt: attempt.clone(), outcome, usage: Usage::default() });
+        self.push(name, Up::Released { attempt, receipt: Receipt::default() });
+    }
+
+    fn cancel(&mut self, name: &Arc<str>, attempt: AttemptId, cause: Cause, number: u64, out: &mut Vec<WorkerEffect>) {
+        let behind = self.behind.get(&attempt).is_some_and(|(gateway, submit)| gateway == name && submit.number == number);
+        if behind {
+            self.behind.remove(&attempt);
+            self.push(name, Up::CancelAcknowledged { attempt: attempt.clone(), won: Some(cause) });
+            return self.turn_away(name, attempt, Outcome::of(cause));
+        }
+        if let Some(held) = self.held.get_mut(&attempt) {
+            held.cancelled_by.insert(name.clone());
+            let number = held.number;
+            return out.push(WorkerEffect::Cancel { attempt, cause, number });
+        }
+        // Its submit was taken, so it was released long ago.
+        let over = number > 0 && self.peers.get(name).is_some_and(|p| number <= p.mark);
+        if !over && !self.tombstones.contains_key(&attempt) {
+            let theirs = self.tombstones.values().filter(|(gateway, _)| gateway == name).count();
+            if theirs >= self.config.tombstones_max {
+                return; // nobody may think that it counts: it comes again
+            }
+            self.tombstones.insert(attempt.clone(), (name.clone(), cause));
+        }
+        self.push(name, Up::CancelAcknowledged { attempt, won: None });
+    }
+
+    fn claim(&mut self, name: &Arc<str>, id: &AttemptId, life: Option<Incarnation>, out: &mut Vec<WorkerEffect>) {
+        let Some(held) = self.held.get_mut(id).filter(|h| h.owner.0 == *name && !h.orphaned) else { return };
+        if let Some(life) = life.filter(|life| *life != held.owner.1) {
+            held.owner.1 = life;
+            if std::mem::take(&mut held.suspended) {
+                out.push(WorkerEffect::Attach(id.clone()));
+            }
+        }
+    }
+
+    fn orphan(&mut self, id: &AttemptId, out: &mut Vec<WorkerEffect>) {
+        if let Some(held) = self.held.get_mut(id).filter(|h| !h.orphaned) {
+            held.orphaned = true;
+            out.push(WorkerEffect::Cancel { attempt: id.clone(), cause: Cause::Orphaned, number: held.number });
+        }
+    }
+
+    fn suspend(&mut self, id: &AttemptId, out: &mut Vec<WorkerEffect>) {
+        if let Some(held) = self.held.get_mut(id).filter(|h| !h.suspended && !h.ended) {
+            held.suspended = true;
+            out.push(WorkerEffect::Suspend(id.clone()));
+        }
+    }
+
+    fn peer_of(&self, owner: &Owner) -> Option<&Peer> {
+        self.peers.get(&owner.0).filter(|p| p.life == owner.1 && !p.lease_over)
+    }
+
+    /// Whom a word about an attempt concerns: its owner, if that life can still be spoken to, and whoever cancelled it.
+    fn concerned(&self, attempt: &AttemptId) -> BTreeSet<Arc<str>> {
+        let Some(held) = self.held.get(attempt) else { return BTreeSet::new() };
+        let owner = self.peers.get(&held.owner.0).filter(|p| p.life == held.owner.1).map(|_| held.owner.0.clone());
+        owner.into_iter().chain(held.cancelled_by.iter().cloned()).collect()
+    }
+
+    fn push(&mut self, name: &Arc<str>, message: Up) {
+        if let Some(peer) = self.peers.get_mut(name) {
+            peer.lane.push(message);
+        }
+    }
+
+    /// The engine says something. Each gateway is told what concerns it.
+    pub fn said(&mut self, message: Up, now: Time) -> Vec<WorkerEffect> {
+        let mut out = Vec::new();
+        match message {
+            Up::Step { step, deltas } => self.step(step, deltas),
+            Up::DeviceLost { .. } | Up::Draining => {
+                self.draining |= matches!(message, Up::Draining);
+                let names: Vec<Arc<str>> = self.peers.keys().cloned().collect();
+                names.iter().for_each(|name| self.push(name, message.clone()));
+            }
+            Up::CancelAcknowledged { ref attempt, .. } => {
+                let names = self.held.get(attempt).map(|h| h.cancelled_by.clone()).unwrap_or_default();
+                names.iter().for_each(|name| self.push(name, message.clone()));
+            }
+            Up::Accepted { ref attempt, .. } | Up::Ended { ref attempt, .. } => {
+                let names = self.concerned(attempt);
+                if let (Up::Ended { .. }, Some(held)) = (&message, self.held.get_mut(attempt)) {
+                    held.ended = true;
+                }
+                names.iter().for_each(|name| self.push(name, message.clone()));
+            }
+            Up::Released { ref attempt, .. } => {
+                self.concerned(attempt).iter().for_each(|name| self.push(name, message.clone()));
+                self.released(attempt, &mut out);
+            }
+            // Outside the session, or of our own making.
+            Up::Snapshot { .. } | Up::Ask { .. } => {}
+        }
+        let names: Vec<Arc<str>> = self.peers.keys().cloned().collect();
+        names.iter().for_each(|name| self.flush(name, now, &mut out));
+        out
+    }
+
+    /// One message a gateway, whatever the step brought for others.
+    fn step(&mut self, step: StepId, deltas: Vec<Delta>) {
+        let mut by_owner: BTreeMap<Arc<str>, Vec<Delta>> = BTreeMap::new();
+        for delta in deltas {
+            let Some(held) = self.held.get(&delta.attempt) else { continue };
+            if self.peers.get(&held.owner.0).is_some_and(|p| p.life == held.owner.1) {
+                by_owner.entry(held.owner.0.clone()).or_default().push(delta);
+            }
+        }
+        for (name, deltas) in by_owner {
+            self.push(&name, Up::Step { step, deltas });
+        }
+    }
+
+    fn released(&mut self, attempt: &AttemptId, out: &mut Vec<WorkerEffect>) {
+        self.held.remove(attempt);
+        if let Some((name, submit)) = self.behind.remove(attempt) {
+            self.submit(&name, submit, out);
+        }
+    }
+
+    /// Time has passed. To be called before every step (C-9), and when [`Self::next_due`] says so.
+    pub fn tick(&mut self, now: Time) -> Vec<WorkerEffect> {
+        let mut out = Vec::new();
+        let names: Vec<Arc<str>> = self.peers.keys().cloned().collect();
+        for name in &names {
+            self.look_at(name, now, &mut out);
+            self.flush(name, now, &mut out);
+        }
+        self.look_at_former(now, &mut out);
+        out
+    }
+
+    fn look_at(&mut self, name: &Arc<str>, now: Time, out: &mut Vec<WorkerEffect>) {
+        let config = self.config;
+        let Some(peer) = self.peers.get_mut(name) else { return };
+        let owner = (name.clone(), peer.life);
+        let silent = now >= peer.suspend_at(&config);
+        let full = peer.lane.waiting() > config.outbox_max;
+        let lease_over = now >= peer.lease_until();
+        let forget = now >= peer.forget_at();
+        let suspends = (silent || full) && !peer.suspended;
+        peer.suspended |= silent || full;
+        let orphans = lease_over && !std::mem::replace(&mut peer.lease_over, lease_over);
+        let asks = !silent && now >= peer.ask_at;
+        if asks {
+            peer.ask_at = now.after(config.ask_every);
+        }
+        if !(suspends || orphans || asks || forget) {
+            return;
+        }
+        let theirs: Vec<AttemptId> = self.held.iter().filter(|(_, h)| h.owner == owner).map(|(id, _)| id.clone()).collect();
+        if suspends {
+            theirs.iter().for_each(|id| self.suspend(id, out));
+        }
+        if orphans || forget {
+            theirs.iter().for_each(|id| self.orphan(id, out));
+        }
+        if asks && !theirs.is_empty() {
+            self.ask(name, theirs);
+        }
+        if forget {
+            self.peers.remove(name);
+            self.tombstones.retain(|_, (gateway, _)| gateway != name);
+            self.behind.retain(|_, (gateway, _)| gateway != name);
+        }
+    }
+
+    /// The former lives whose lease is over lose what nobody has claimed.
+    fn look_at_former(&mut self, now: Time, out: &mut Vec<WorkerEffect>) {
+        let over: Vec<Owner> = self.former.iter().filter(|f| now >= f.lease_until).map(|f| f.owner.clone()).collect();
+        for owner in over {
+            let theirs: Vec<AttemptId> = self.held.iter().filter(|(_, h)| h.owner == owner).map(|(id, _)| id.clone()).collect();
+            theirs.iter().for_each(|id| self.orphan(id, out));
+        }
+        self.forget_former(now);
+    }
+
+    fn forget_former(&mut self, now: Time) {
+        let held = &self.held;
+        self.former.retain(|f| now < f.lease_until && held.values().any(|h| h.owner == f.owner));
+    }
+
+    /// When `tick` is next worth calling.
+    pub fn next_due(&self) -> Option<Time> {
+        let config = &self.config;
+        let peer = |p: &Peer| {
+            let frames = p.open.then_some(p.heartbeat_at).into_iter().chain(p.lane.resend_at(config).filter(|_| p.open));
+            let suspend = (!p.suspended).then(|| p.suspend_at(config));
+            let lease = if p.lease_over { p.forget_at() } else { p.lease_until() };
+            frames.chain(suspend).chain([lease]).min()
+        };
+        self.peers.values().filter_map(peer).chain(self.former.iter().map(|f| f.lease_until)).min()
+    }
+
+    /// What is to be said to a gateway now.
+    fn flush(&mut self, name: &Arc<str>, now: Time, out: &mut Vec<WorkerEffect>) {
+        let Some(peer) = self.peers.get_mut(name) else { return };
+        let session = peer.session;
+        for frame in peer.frames(self.me, &self.config, now) {
+            out.push(WorkerEffect::Send { gateway: name.clone(), session, frame: Box::new(frame) });
+        }
+    }
+}

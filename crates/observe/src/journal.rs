@@ -9,6 +9,7 @@ use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use lifecycle::event::{Event, Record};
+use lifecycle::session::PeerState;
 use lifecycle::{RunKey, Tenant};
 
 use crate::clock::Clock;
@@ -65,6 +66,8 @@ struct State {
     over: VecDeque<u64>,
     evicted: Evicted,
     next_seq: u64,
+    /// How each gateway stands with the worker, where there is a worker with sessions; the worker bounds how many it knows.
+    gateways: BTreeMap<Arc<str>, PeerState>,
     totals: Totals,
 }
 
@@ -181,6 +184,9 @@ impl State {
             Event::StepDone { .. } => self.totals.steps += 1,
             Event::DeviceFailed { .. } => self.totals.device_failures += 1,
             Event::Defect { .. } => self.totals.defect(Defect::Refused),
+            Event::StaleMessage => self.totals.stale_messages += 1,
+            Event::SessionOpened { .. } => self.totals.sessions_opened += 1,
+            Event::Gateway { gateway, state } => self.gateway(gateway, *state),
             _ => {}
         }
         if let Some(key) = &record.run {
@@ -191,6 +197,19 @@ impl State {
         }
         if limits.records > 0 {
             self.ring.push_back(record);
+        }
+    }
+
+    fn gateway(&mut self, gateway: &Arc<str>, state: Option<PeerState>) {
+        let before = match state {
+            Some(state) => self.gateways.insert(gateway.clone(), state),
+            None => self.gateways.remove(gateway),
+        };
+        if let Some(before) = before {
+            self.totals.gateways[before as usize] -= 1;
+        }
+        if let Some(state) = state {
+            self.totals.gateways[state as usize] += 1;
         }
     }
 
@@ -205,12 +224,13 @@ impl State {
             self.open(key, record, limits);
         }
         let Some(run) = self.runs.get_mut(key) else { return };
-        let (state, awaits, over) = (run.state(), run.awaits_acknowledgement(), run.is_over());
+        let (state, awaits, over, orphans) = (run.state(), run.awaits_acknowledgement(), run.is_over(), run.orphans());
         run.fold(record, &mut self.totals);
         let totals = &mut self.totals;
         totals.runs[state as usize] -= 1;
         totals.runs[run.state() as usize] += 1;
         totals.unacknowledged = totals.unacknowledged - u64::from(awaits) + u64::from(run.awaits_acknowledgement());
+        totals.orphans = totals.orphans - orphans + run.orphans();
         if !over && run.is_over() {
             self.over.push_back(run.seq);
         }
@@ -245,6 +265,7 @@ impl State {
         let Some(run) = self.order.remove(&seq).and_then(|key| self.runs.remove(&key)) else { return };
         self.totals.runs[run.state() as usize] -= 1;
         self.totals.unacknowledged -= u64::from(run.awaits_acknowledgement());
+        self.totals.orphans -= run.orphans();
         self.evicted.push(run.key, limits.evicted);
     }
 }

@@ -10,7 +10,6 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use super::frame::{ClockSample, Frame, Hello, Refused};
-use super::lane::Accept;
 use super::peer::Peer;
 use super::{SessionConfig, Welcome};
 use crate::message::{Delta, Down, Receipt, Submit, Up, Usage};
@@ -261,9 +260,9 @@ impl WorkerSide {
             self.stale += 1;
             return vec![WorkerEffect::Stale];
         };
-        let accept = peer.hear(&frame, &self.config, now);
+        let messages = peer.hear(frame, &self.config, now);
         self.wake(&name, now, &mut out);
-        if let (Some(Accept::Fresh), Some(message)) = (accept, frame.message) {
+        for message in messages {
             self.take(&name, message, now, &mut out);
         }
         self.flush(&name, now, &mut out);

@@ -135,6 +135,9 @@ impl WorkerSide {
             self.push(&name, Up::Draining);
         }
         let Some(before) = before else { return Ok(()) };
+        if let Some(peer) = self.peers.get_mut(&name).filter(|p| p.life == before.life) {
+            peer.mark = before.mark;
+        }
         let owner = (name.clone(), before.life);
         let theirs: Vec<AttemptId> = self.held.iter().filter(|(_, h)| h.owner == owner).map(|(id, _)| id.clone()).collect();
         if before.life == hello.incarnation {
@@ -222,11 +225,21 @@ impl WorkerSide {
         }
     }
 
-    fn submit(&mut self, name: &Arc<str>, mut submit: Box<Submit>, out: &mut Vec<WorkerEffect>) {
+    fn submit(&mut self, name: &Arc<str>, submit: Box<Submit>, out: &mut Vec<WorkerEffect>) {
         let Some(peer) = self.peers.get_mut(name) else { return };
+        // contract: C-2. A lane brings a message once; whoever says the same under a new number does not get it executed again.
+        if submit.number <= peer.mark {
+            self.stale += 1;
+            return out.push(WorkerEffect::Stale);
+        }
+        peer.mark = submit.number;
+        self.take_on(name, submit, out);
+    }
+
+    fn take_on(&mut self, name: &Arc<str>, mut submit: Box<Submit>, out: &mut Vec<WorkerEffect>) {
+        let Some(peer) = self.peers.get(name) else { return };
         let owner = (name.clone(), peer.life);
         let suspended = peer.suspended;
-        peer.mark = peer.mark.max(submit.number);
         let id = submit.attempt.clone();
         if submit.worker != self.me {
             // contract: C-2
@@ -297,7 +310,8 @@ impl WorkerSide {
         let Some(held) = self.held.get_mut(id).filter(|h| h.owner.0 == *name && !h.orphaned) else { return };
         if let Some(life) = life.filter(|life| *life != held.owner.1) {
             held.owner.1 = life;
-            if std::mem::take(&mut held.suspended) {
+            // A new life that has not acknowledged enough is suspended itself, and its attempts go on with it.
+            if !self.peers.get(name).is_some_and(|p| p.suspended) && std::mem::take(&mut held.suspended) {
                 out.push(WorkerEffect::Attach(id.clone()));
             }
         }
@@ -384,7 +398,7 @@ impl WorkerSide {
     fn released(&mut self, attempt: &AttemptId, out: &mut Vec<WorkerEffect>) {
         self.held.remove(attempt);
         if let Some((name, submit)) = self.behind.remove(attempt) {
-            self.submit(&name, submit, out);
+            self.take_on(&name, submit, out);
         }
     }
 

@@ -3,5 +3,6 @@
 mod attempt;
 mod call;
 mod random;
+mod session_limits;
 mod table;
 mod words;

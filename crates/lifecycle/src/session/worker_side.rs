@@ -13,8 +13,8 @@ use super::frame::{Frame, Hello, Refused};
 use super::peer::Peer;
 use super::worker_io::WorkerEffect;
 use super::{SessionConfig, Welcome};
-use crate::message::{Delta, Down, Receipt, Submit, Up, Usage};
-use crate::{AttemptId, Cause, Incarnation, Outcome, StepId, Time};
+use crate::message::{Down, Receipt, Submit, Up, Usage};
+use crate::{AttemptId, Cause, Incarnation, Outcome, Time};
 
 /// Who owns an attempt.
 pub(super) type Owner = (Arc<str>, Incarnation);
@@ -336,66 +336,19 @@ impl WorkerSide {
     }
 
     /// Whom a word about an attempt concerns: its owner, if that life can still be spoken to, and whoever cancelled it.
-    fn concerned(&self, attempt: &AttemptId) -> BTreeSet<Arc<str>> {
+    pub(super) fn concerned(&self, attempt: &AttemptId) -> BTreeSet<Arc<str>> {
         let Some(held) = self.held.get(attempt) else { return BTreeSet::new() };
         let owner = self.peers.get(&held.owner.0).filter(|p| p.life == held.owner.1).map(|_| held.owner.0.clone());
         owner.into_iter().chain(held.cancelled_by.iter().cloned()).collect()
     }
 
-    fn push(&mut self, name: &Arc<str>, message: Up) {
+    pub(super) fn push(&mut self, name: &Arc<str>, message: Up) {
         if let Some(peer) = self.peers.get_mut(name) {
             peer.lane.push(message);
         }
     }
 
-    /// The engine says something. Each gateway is told what concerns it.
-    pub fn said(&mut self, message: Up, now: Time) -> Vec<WorkerEffect> {
-        let mut out = Vec::new();
-        match message {
-            Up::Step { step, deltas } => self.step(step, deltas),
-            Up::DeviceLost { .. } | Up::Draining => {
-                self.draining |= matches!(message, Up::Draining);
-                let names: Vec<Arc<str>> = self.peers.keys().cloned().collect();
-                names.iter().for_each(|name| self.push(name, message.clone()));
-            }
-            Up::CancelAcknowledged { ref attempt, .. } => {
-                let names = self.held.get(attempt).map(|h| h.cancelled_by.clone()).unwrap_or_default();
-                names.iter().for_each(|name| self.push(name, message.clone()));
-            }
-            Up::Accepted { ref attempt, .. } | Up::Ended { ref attempt, .. } => {
-                let names = self.concerned(attempt);
-                if let (Up::Ended { .. }, Some(held)) = (&message, self.held.get_mut(attempt)) {
-                    held.ended = true;
-                }
-                names.iter().for_each(|name| self.push(name, message.clone()));
-            }
-            Up::Released { ref attempt, .. } => {
-                self.concerned(attempt).iter().for_each(|name| self.push(name, message.clone()));
-                self.released(attempt, &mut out);
-            }
-            // Outside the session, or of our own making.
-            Up::Snapshot { .. } | Up::Ask { .. } => {}
-        }
-        let names: Vec<Arc<str>> = self.peers.keys().cloned().collect();
-        names.iter().for_each(|name| self.flush(name, now, &mut out));
-        out
-    }
-
-    /// One message a gateway, whatever the step brought for others.
-    fn step(&mut self, step: StepId, deltas: Vec<Delta>) {
-        let mut by_owner: BTreeMap<Arc<str>, Vec<Delta>> = BTreeMap::new();
-        for delta in deltas {
-            let Some(held) = self.held.get(&delta.attempt) else { continue };
-            if self.peers.get(&held.owner.0).is_some_and(|p| p.life == held.owner.1) {
-                by_owner.entry(held.owner.0.clone()).or_default().push(delta);
-            }
-        }
-        for (name, deltas) in by_owner {
-            self.push(&name, Up::Step { step, deltas });
-        }
-    }
-
-    fn released(&mut self, attempt: &AttemptId, out: &mut Vec<WorkerEffect>) {
+    pub(super) fn released(&mut self, attempt: &AttemptId, out: &mut Vec<WorkerEffect>) {
         self.held.remove(attempt);
         if let Some((name, submit)) = self.behind.remove(attempt) {
             self.take_on(&name, submit, out);

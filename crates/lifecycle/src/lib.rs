@@ -12,6 +12,7 @@ pub mod message;
 pub mod milestone;
 pub mod params;
 pub mod register;
+pub mod rules;
 pub mod time;
 pub mod waste;
 
@@ -22,5 +23,6 @@ pub use deadline::Deadline;
 pub use id::{AttemptId, IdError, Incarnation, RunId, RunKey, StepId, Tenant};
 pub use milestone::{Boundary, BoundaryTimes, Milestone, Milestones};
 pub use register::Register;
+pub use rules::{Rules, Sound};
 pub use time::Time;
 pub use waste::{ByPhase, Estimate, StepWork, Totals, Waste, WasteMeter};

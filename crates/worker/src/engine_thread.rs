@@ -201,7 +201,7 @@ impl EngineThread {
                 self.apply(Input::End { attempt, number, outcome: Outcome::of(cause) });
             }
             Down::Ask { ask, blocks } => {
-                let mut snapshot = Box::new(self.engine.snapshot(blocks));
+                let mut snapshot = Box::new(self.engine.snapshot(blocks, &|_| false));
                 snapshot.held.answers = self.answers.len() as u32;
                 self.say(Up::Answer { ask, snapshot });
             }

@@ -10,4 +10,5 @@ mod preempted;
 mod race;
 mod random;
 mod simulated;
+mod suspend;
 mod tombstones;

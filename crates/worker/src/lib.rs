@@ -9,10 +9,18 @@
 //! Invariant: cannot see `gateway`; no run's state lives outside the engine thread, but for a prompt being tokenised.
 
 mod answer;
+mod carry;
+mod door;
+mod drain;
 mod engine_thread;
+pub mod grpc;
 mod mail;
+mod sessions;
+mod start;
 mod text;
 mod tokenise;
 
-pub use engine_thread::{Closed, Worker, WorkerConfig, start};
+pub use door::Door;
+pub use sessions::Outlet;
+pub use start::{Closed, SessionWorker, Worker, WorkerConfig, start, start_sessions};
 pub use text::Text;

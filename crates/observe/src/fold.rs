@@ -180,6 +180,10 @@ impl Run {
         self.has(Milestone::CancelSent) && !self.has(Milestone::CancelAcknowledged) && !self.is_settled() && !self.is_idle()
     }
 
+    pub(crate) fn has_released(&self, attempt: u32) -> bool {
+        self.attempts.iter().any(|a| a.number == attempt && a.released)
+    }
+
     /// Attempts that no gateway claims and that are not released.
     pub(crate) fn orphans(&self) -> u64 {
         self.attempts.iter().filter(|a| a.orphaned && !a.released && !a.void).count() as u64

@@ -216,6 +216,13 @@ impl State {
     fn fold(&mut self, key: &RunKey, record: &Record, limits: Limits) {
         // Only the front doors' records open a run, the gateway's and the worker's: a late record must not bring a forgotten run back.
         let opens = matches!(record.event, Event::Accepted { .. } | Event::Queued { .. });
+        // A gateway that was started anew may choose a name again that its former life had given: another run (C-23). The worker has released
+        // the first one by then.
+        let again = |run: &Run| matches!(record.event, Event::Queued { .. }) && run.is_over() && run.has_released(record.attempt);
+        if let Some(seq) = self.runs.get(key).filter(|run| again(run)).map(|run| run.seq) {
+            self.over.retain(|over| *over != seq);
+            self.drop_run(seq);
+        }
         if !self.runs.contains_key(key) {
             if !opens {
                 self.totals.unmatched += 1;
@@ -262,10 +269,16 @@ impl State {
             }
             None => return,
         };
-        let Some(run) = self.order.remove(&seq).and_then(|key| self.runs.remove(&key)) else { return };
+        if let Some(run) = self.drop_run(seq) {
+            self.evicted.push(run.key, limits.evicted);
+        }
+    }
+
+    fn drop_run(&mut self, seq: u64) -> Option<Run> {
+        let run = self.order.remove(&seq).and_then(|key| self.runs.remove(&key))?;
         self.totals.runs[run.state() as usize] -= 1;
         self.totals.unacknowledged -= u64::from(run.awaits_acknowledgement());
         self.totals.orphans -= run.orphans();
-        self.evicted.push(run.key, limits.evicted);
+        Some(run)
     }
 }

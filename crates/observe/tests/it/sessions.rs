@@ -68,3 +68,17 @@ fn the_clock_does_not_run_backwards() {
         last = now;
     }
 }
+
+// contract: C-23
+#[test]
+fn a_name_that_a_gateways_next_life_gives_again_is_another_run() {
+    let (journal, run) = (journal(), key("r"));
+    for (life, cause) in [(0, Cause::Orphaned), (100, Cause::Length)] {
+        at(&journal, &run, life + 10, queued(5));
+        at(&journal, &run, life + 20, computed(1, 5, 1, 0));
+        assert_eq!(journal.run(&run).map(|view| (view.state, view.tokens.generated)), Some((RunState::Decoding, 1)));
+        at(&journal, &run, life + 30, Event::AttemptEnded { outcome: Outcome::of(cause) });
+        at(&journal, &run, life + 40, released());
+    }
+    assert_eq!((journal.defects(), parse(&page(&journal))["kvit_journal_runs"]), (0, 1.0));
+}

@@ -15,7 +15,7 @@ use protocol::Drained;
 use tokio::sync::{OwnedSemaphorePermit, oneshot};
 
 use crate::mail::Mail;
-use crate::sessions::Outlet;
+use crate::sessions::{Outlet, SessionsCut};
 use crate::start::Closed;
 
 /// Says that the engine thread is gone, however it went.
@@ -34,18 +34,48 @@ impl Ended {
     }
 }
 
+/// A session that is open; dropped, it is over. The engine thread makes it, so that none can be open of which nobody knows.
+pub struct Session {
+    mailbox: Sender<Mail>,
+    clock: Clock,
+    gateway: Arc<str>,
+    connection: u64,
+}
+
+impl Session {
+    pub(crate) fn new(mailbox: Sender<Mail>, clock: Clock, gateway: Arc<str>, connection: u64) -> Session {
+        Session { mailbox, clock, gateway, connection }
+    }
+
+    /// A frame came in. `room` is given back when the engine thread has taken it.
+    ///
+    /// # Errors
+    /// The worker is gone.
+    pub fn frame(&self, frame: Frame<Down>, room: OwnedSemaphorePermit) -> Result<(), Closed> {
+        let (frame, arrived) = (Box::new(frame), self.clock.now());
+        let (gateway, connection) = (self.gateway.clone(), self.connection);
+        self.mailbox.send(Mail::Frame { gateway, connection, frame, arrived, _room: room }).map_err(|_| Closed)
+    }
+}
+
+impl Drop for Session {
+    fn drop(&mut self) {
+        // Of a worker that is gone nobody needs to know.
+        let _ = self.mailbox.send(Mail::Closed { gateway: self.gateway.clone(), connection: self.connection });
+    }
+}
+
 /// Speaks with a worker's engine thread.
 #[derive(Clone)]
 pub struct Door {
     incarnation: Incarnation,
     mailbox: Sender<Mail>,
-    clock: Clock,
     ended: Ended,
 }
 
 impl Door {
-    pub(crate) fn new(incarnation: Incarnation, mailbox: Sender<Mail>, clock: Clock, ended: Ended) -> Door {
-        Door { incarnation, mailbox, clock, ended }
+    pub(crate) fn new(incarnation: Incarnation, mailbox: Sender<Mail>, ended: Ended) -> Door {
+        Door { incarnation, mailbox, ended }
     }
 
     /// The worker's life.
@@ -62,23 +92,8 @@ impl Door {
     ///
     /// # Errors
     /// The worker is gone; or, within, it does not take the session.
-    pub async fn hello(&self, hello: Hello, outlet: Outlet) -> Result<Result<Welcome, Refused>, Closed> {
+    pub async fn hello(&self, hello: Hello, outlet: Outlet) -> Result<Result<(Welcome, Session), Refused>, Closed> {
         self.ask(|reply| Mail::Hello { hello, outlet, reply }).await
-    }
-
-    /// A frame came in. `room` is given back when the engine thread has taken it.
-    ///
-    /// # Errors
-    /// The worker is gone.
-    pub fn frame(&self, gateway: Arc<str>, session: u64, frame: Frame<Down>, room: OwnedSemaphorePermit) -> Result<(), Closed> {
-        let (frame, arrived) = (Box::new(frame), self.clock.now());
-        self.mailbox.send(Mail::Frame { gateway, session, frame, arrived, _room: room }).map_err(|_| Closed)
-    }
-
-    /// A session is over.
-    pub fn closed(&self, gateway: Arc<str>, session: u64) {
-        // Of a worker that is gone nobody needs to know.
-        let _ = self.mailbox.send(Mail::Closed { gateway, session });
     }
 
     /// The account, with every block if `blocks`.
@@ -87,6 +102,14 @@ impl Door {
     /// The worker is gone.
     pub async fn snapshot(&self, blocks: bool) -> Result<Snapshot, Closed> {
         self.ask(|reply| Mail::Snapshot { blocks, reply }).await
+    }
+
+    /// Its gateways, and how much lies in the sessions' tables.
+    ///
+    /// # Errors
+    /// The worker is gone.
+    pub async fn sessions(&self) -> Result<SessionsCut, Closed> {
+        self.ask(|reply| Mail::Sessions { reply }).await
     }
 
     /// Tells it to stop: no further attempt is taken, those that wait are handed back, those that run have `limit`. Ready when the last one is

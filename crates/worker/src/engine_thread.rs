@@ -51,7 +51,7 @@ pub(crate) struct EngineThread {
     pub(crate) journal: Journal,
     /// Who speaks with it.
     pub(crate) links: Links,
-    mailbox: Sender<Mail>,
+    pub(crate) mailbox: Sender<Mail>,
     jobs: tokenise::Jobs,
     pub(crate) answers: HashMap<AttemptId, Live>,
     /// A plan that the device had no room for yet.
@@ -144,12 +144,13 @@ impl EngineThread {
                 self.take_down(message, arrived);
             }
             Mail::Hello { hello, outlet, reply } => self.hello(&hello, outlet, reply),
-            Mail::Frame { gateway, session, frame, arrived, _room } => self.hear(&gateway, session, *frame, arrived),
-            Mail::Closed { gateway, session } => self.closed(&gateway, session),
+            Mail::Frame { gateway, connection, frame, arrived, _room } => self.hear(&gateway, connection, *frame, arrived),
+            Mail::Closed { gateway, connection } => self.closed(&gateway, connection),
             Mail::Snapshot { blocks, reply } => {
                 // Whoever asked may be gone.
                 let _ = reply.send(self.snapshot(blocks));
             }
+            Mail::Sessions { reply } => drop(reply.send(self.links.cut())),
             Mail::Drain { limit, reply } => self.drain(limit, reply),
             Mail::Flush { within, reply } => self.links.flush_by(self.journal.clock().now().after(within), reply),
             Mail::Tokenised { attempt, result } => match result {

@@ -20,7 +20,7 @@ mod start;
 mod text;
 mod tokenise;
 
-pub use door::Door;
-pub use sessions::Outlet;
+pub use door::{Door, Session};
+pub use sessions::{Outlet, SessionsCut};
 pub use start::{Closed, SessionWorker, Worker, WorkerConfig, start, start_sessions};
 pub use text::Text;

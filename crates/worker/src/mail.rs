@@ -10,7 +10,8 @@ use lifecycle::{AttemptId, Outcome, Time};
 use protocol::Drained;
 use tokio::sync::{OwnedSemaphorePermit, oneshot};
 
-use crate::sessions::Outlet;
+use crate::door::Session;
+use crate::sessions::{Outlet, SessionsCut};
 
 /// One item of the mailbox.
 pub(crate) enum Mail {
@@ -21,21 +22,23 @@ pub(crate) enum Mail {
         hello: Hello,
         /// Where its frames go from now on.
         outlet: Outlet,
-        reply: oneshot::Sender<Result<Welcome, Refused>>,
+        reply: oneshot::Sender<Result<(Welcome, Session), Refused>>,
     },
     /// A frame of a gateway's session.
     Frame {
         gateway: Arc<str>,
-        session: u64,
+        connection: u64,
         frame: Box<Frame<Down>>,
         arrived: Time,
         /// Its share of what one session may have in here; given back when it is taken out.
         _room: OwnedSemaphorePermit,
     },
     /// A session is over.
-    Closed { gateway: Arc<str>, session: u64 },
+    Closed { gateway: Arc<str>, connection: u64 },
     /// Somebody asks for the account.
     Snapshot { blocks: bool, reply: oneshot::Sender<Snapshot> },
+    /// Somebody asks for the sessions.
+    Sessions { reply: oneshot::Sender<SessionsCut> },
     /// Take no more, end within the limit, and say what became of whom.
     Drain { limit: Duration, reply: oneshot::Sender<Drained> },
     /// Say when every gateway that is there has acknowledged everything, or when the time is over.

@@ -12,14 +12,26 @@ use std::sync::Arc;
 use engine::Input;
 use lifecycle::event::Event;
 use lifecycle::message::{Down, From, Up};
-use lifecycle::session::{Frame, Hello, PeerState, Refused, Welcome, WorkerEffect, WorkerSide};
+use lifecycle::session::{Frame, Hello, PeerCut, PeerState, Refused, Welcome, WorkerEffect, WorkerSide};
 use lifecycle::{AttemptId, Cause, Incarnation, Time};
 use tokio::sync::{mpsc, oneshot};
 
+use crate::door::Session;
 use crate::engine_thread::EngineThread;
 
 /// Where a session's frames go.
 pub type Outlet = mpsc::Sender<Frame<Up>>;
+
+/// A worker's sessions at one moment.
+#[derive(Clone, PartialEq, Debug, Default)]
+pub struct SessionsCut {
+    /// Gateways by name.
+    pub gateways: Vec<PeerCut>,
+    /// How much lies in the tables, by name. All but `gateways` are 0 at rest.
+    pub held: Vec<(&'static str, u32)>,
+    /// Messages of other lives or tenures that changed nothing (C-3).
+    pub stale: u64,
+}
 
 /// Who speaks with the engine thread.
 pub(crate) enum Links {
@@ -33,10 +45,21 @@ pub(crate) enum Links {
     Sessions(Box<Sessions>),
 }
 
+/// An open connection.
+struct Connection {
+    /// Which, of all that this worker ever had.
+    id: u64,
+    /// Its number in its gateway's life.
+    session: u64,
+    outlet: Outlet,
+}
+
 pub(crate) struct Sessions {
     side: WorkerSide,
     /// Each gateway's newest connection, while it is open.
-    outlets: HashMap<Arc<str>, (u64, Outlet)>,
+    open: HashMap<Arc<str>, Connection>,
+    /// Connections so far. A gateway's own number of one is not enough: its next life counts from 1 again.
+    connections: u64,
     pending: VecDeque<WorkerEffect>,
     /// How each gateway stood when the journal was last told.
     told: BTreeMap<Arc<str>, PeerState>,
@@ -46,18 +69,18 @@ pub(crate) struct Sessions {
 
 impl Sessions {
     pub(crate) fn new(side: WorkerSide) -> Sessions {
-        Sessions { side, outlets: HashMap::new(), pending: VecDeque::new(), told: BTreeMap::new(), flushes: Vec::new() }
+        Sessions { side, open: HashMap::new(), connections: 0, pending: VecDeque::new(), told: BTreeMap::new(), flushes: Vec::new() }
     }
 
     fn send(&self, gateway: &str, session: u64, frame: Frame<Up>) {
-        if let Some((_, outlet)) = self.outlets.get(gateway).filter(|(open, _)| *open == session) {
+        if let Some(connection) = self.open.get(gateway).filter(|c| c.session == session) {
             // Full: one slow gateway never holds up the engine. Closed: its end is on its way.
-            let _ = outlet.try_send(frame);
+            let _ = connection.outlet.try_send(frame);
         }
     }
 
     fn is_acknowledged(&self) -> bool {
-        self.side.gateways().iter().all(|peer| peer.waiting == 0 || !self.outlets.contains_key(&peer.gateway))
+        self.side.gateways().iter().all(|peer| peer.waiting == 0 || !self.open.contains_key(&peer.gateway))
     }
 
     fn held(&self, kind: &str) -> u32 {
@@ -93,6 +116,16 @@ impl Links {
         match self {
             Links::Local { .. } => 0,
             Links::Sessions(sessions) => sessions.held("tombstones"),
+        }
+    }
+
+    pub(crate) fn cut(&self) -> SessionsCut {
+        match self {
+            Links::Local { .. } => SessionsCut::default(),
+            Links::Sessions(sessions) => {
+                let side = &sessions.side;
+                SessionsCut { gateways: side.gateways(), held: side.held().to_vec(), stale: side.stale() }
+            }
         }
     }
 
@@ -148,17 +181,19 @@ impl EngineThread {
         }
     }
 
-    pub(crate) fn hello(&mut self, hello: &Hello, outlet: Outlet, reply: oneshot::Sender<Result<Welcome, Refused>>) {
+    pub(crate) fn hello(&mut self, hello: &Hello, outlet: Outlet, reply: oneshot::Sender<Result<(Welcome, Session), Refused>>) {
         let now = self.now();
         let Links::Sessions(sessions) = &mut self.links else { return };
         let answer = match sessions.side.hello(hello, now) {
             Ok((welcome, effects)) => {
-                sessions.outlets.insert(hello.gateway.clone(), (hello.session, outlet));
+                sessions.connections += 1;
+                let id = sessions.connections;
+                sessions.open.insert(hello.gateway.clone(), Connection { id, session: hello.session, outlet });
                 sessions.pending.extend(effects);
                 let (gateway, incarnation, session) = (hello.gateway.clone(), hello.incarnation, hello.session);
                 tracing::info!(%gateway, %incarnation, session, tenure = welcome.tenure, "session opened");
                 self.journal.record(None, 0, Event::SessionOpened { gateway, incarnation, session });
-                Ok(welcome)
+                Ok((welcome, Session::new(self.mailbox.clone(), self.journal.clock(), hello.gateway.clone(), id)))
             }
             Err(refused) => {
                 tracing::warn!(gateway = %hello.gateway, incarnation = %hello.incarnation, %refused, "session refused");
@@ -168,29 +203,27 @@ impl EngineThread {
                 Err(refused)
             }
         };
-        let opened = answer.is_ok();
-        if reply.send(answer).is_err() && opened {
-            self.closed(&hello.gateway, hello.session);
-        }
+        // Nobody there any more: what comes back is dropped, and with it the session is over.
+        drop(reply.send(answer));
     }
 
-    pub(crate) fn hear(&mut self, gateway: &str, session: u64, frame: Frame<Down>, arrived: Time) {
+    pub(crate) fn hear(&mut self, gateway: &str, connection: u64, frame: Frame<Down>, arrived: Time) {
         let now = self.now();
         let Links::Sessions(sessions) = &mut self.links else { return };
         // Of a session that a newer one has replaced nothing is taken; the lanes send it again.
-        if sessions.outlets.get(gateway).is_some_and(|(open, _)| *open == session) {
+        if sessions.open.get(gateway).is_some_and(|c| c.id == connection) {
             let effects = sessions.side.hear(gateway, frame, now);
             sessions.pending.extend(effects);
             self.settle_as_of(arrived);
         }
     }
 
-    pub(crate) fn closed(&mut self, gateway: &str, session: u64) {
+    pub(crate) fn closed(&mut self, gateway: &str, connection: u64) {
         let Links::Sessions(sessions) = &mut self.links else { return };
-        if sessions.outlets.get(gateway).is_none_or(|(open, _)| *open != session) {
-            return; // known already, or a newer one is there
-        }
-        sessions.outlets.remove(gateway);
+        // Otherwise a newer one has its place.
+        let Some(Connection { session, .. }) = sessions.open.get(gateway).filter(|c| c.id == connection) else { return };
+        let session = *session;
+        sessions.open.remove(gateway);
         sessions.side.closed(gateway, session);
         tracing::info!(%gateway, session, "session closed");
         self.journal.record(None, 0, Event::SessionClosed { gateway: gateway.into(), session });

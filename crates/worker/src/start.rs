@@ -119,10 +119,10 @@ pub fn start_sessions(
     text: Arc<Text>,
     journal: Journal,
 ) -> std::io::Result<SessionWorker> {
-    let (incarnation, clock, ended) = (config.incarnation, journal.clock(), Ended::default());
+    let (incarnation, ended) = (config.incarnation, Ended::default());
     let side = WorkerSide::new(name, incarnation, session);
     let thread = run(config, device, text, journal, Links::Sessions(Box::new(Sessions::new(side))), ended.clone())?;
-    let door = Door::new(incarnation, thread.mailbox.clone(), clock, ended);
+    let door = Door::new(incarnation, thread.mailbox.clone(), ended);
     Ok(SessionWorker { thread, door })
 }
 

@@ -13,7 +13,7 @@ use tokio::sync::{Semaphore, SemaphorePermit, mpsc};
 use tonic::{Request, Response, Status, Streaming};
 
 use super::GrpcConfig;
-use super::session::{Frames, Session};
+use super::session::Frames;
 use crate::door::Door;
 use crate::start::Closed;
 
@@ -63,11 +63,9 @@ impl worker_server::Worker for Service {
         let Opening { versions, hello } = self.hello(&mut down).await?;
         let version = version::choose(&versions, VERSIONS).map_err(Error::Versions)?;
         let (outlet, frames) = mpsc::channel(self.config.outlet_max.max(1));
-        let (gateway, session) = (hello.gateway.clone(), hello.session);
-        let session = Session { door: self.door.clone(), gateway, session };
-        let welcome = self.door.hello(hello, outlet).await.map_err(gone)?.map_err(Error::Refused)?;
+        let (welcome, session) = self.door.hello(hello, outlet).await.map_err(gone)?.map_err(Error::Refused)?;
         let opened = Opened { version, welcome, model: self.model.clone(), limits: self.limits };
-        Ok(Response::new(Frames::new(session, place, down, wire::Up::from(&opened), frames, self.config.inbox_max)))
+        Ok(Response::new(Frames::new(self.door.clone(), session, place, down, (wire::Up::from(&opened), frames), self.config.inbox_max)))
     }
 
     async fn snapshot(&self, request: Request<wire::SnapshotRequest>) -> Result<Response<wire::SnapshotReply>, Status> {

@@ -16,23 +16,10 @@ use tokio_stream::Stream;
 use tonic::{Status, Streaming};
 
 use super::service::gone;
-use crate::door::Door;
+use crate::door::{Door, Session};
 
 /// Bytes of a frame that count as one more frame in the mailbox.
 const BYTES_A_PLACE: usize = 16 << 10;
-
-/// A session that is open; dropped, it is over.
-pub(super) struct Session {
-    pub door: Door,
-    pub gateway: Arc<str>,
-    pub session: u64,
-}
-
-impl Drop for Session {
-    fn drop(&mut self) {
-        self.door.closed(self.gateway.clone(), self.session);
-    }
-}
 
 /// What goes up.
 pub(super) struct Frames {
@@ -48,22 +35,28 @@ pub(super) struct Frames {
 
 impl Frames {
     pub(super) fn new(
+        door: Door,
         session: Session,
         place: OwnedSemaphorePermit,
         down: Streaming<wire::Down>,
-        welcome: wire::Up,
-        frames: mpsc::Receiver<Frame<Up>>,
+        (welcome, frames): (wire::Up, mpsc::Receiver<Frame<Up>>),
         inbox_max: u32,
     ) -> Frames {
         let (tell, over) = oneshot::channel();
-        let door = session.door.clone();
         let reader = tokio::spawn(async move {
-            // The session goes with this task.
+            // Why is said before the session is over, so that whoever sees that it is over knows why.
             let why = read(&session, down, inbox_max).await;
-            drop(session);
             let _ = tell.send(why.err());
         });
         Frames { welcome: Some(welcome), frames, over, reader, door, done: false, _place: place }
+    }
+
+    /// The last word, if the reader has ended: the peer ended its half in good order, or it broke the rules.
+    fn poll_over(&mut self, cx: &mut Context<'_>) -> Option<Option<Result<wire::Up, Status>>> {
+        let Poll::Ready(over) = Pin::new(&mut self.over).poll(cx) else { return None };
+        self.done = true;
+        // No word: it is gone with the process.
+        Some(over.unwrap_or(None).map(Err))
     }
 
     /// The engine thread has let go of this session.
@@ -91,14 +84,15 @@ impl Stream for Frames {
         if let Some(welcome) = self.welcome.take() {
             return Poll::Ready(Some(Ok(welcome)));
         }
-        if let Poll::Ready(over) = Pin::new(&mut self.over).poll(cx) {
-            self.done = true;
-            // The peer ended its half in good order, or broke the rules; or the reader is gone with the process.
-            return Poll::Ready(over.unwrap_or(None).map(Err));
+        if let Some(over) = self.poll_over(cx) {
+            return Poll::Ready(over);
         }
         let next = match ready!(self.frames.poll_recv(cx)) {
             Some(frame) => protocol::up(&frame).map_err(Status::from),
-            None => Err(self.replaced()),
+            None => match self.poll_over(cx) {
+                Some(over) => return Poll::Ready(over),
+                None => Err(self.replaced()),
+            },
         };
         self.done = next.is_err();
         if let Err(status) = &next {
@@ -119,7 +113,7 @@ async fn read(session: &Session, mut down: Streaming<wire::Down>, inbox_max: u32
         };
         // Waits here, and with it the peer, while the engine thread has not taken what came before.
         let Ok(room) = inbox.clone().acquire_many_owned(weight).await else { return Ok(()) };
-        session.door.frame(session.gateway.clone(), session.session, frame, room).map_err(gone)?;
+        session.frame(frame, room).map_err(gone)?;
     }
     Ok(())
 }

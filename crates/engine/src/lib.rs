@@ -17,6 +17,7 @@ mod done;
 mod ending;
 mod engine;
 pub mod io;
+mod pace;
 mod plan;
 mod snapshot;
 mod tombstone;

@@ -8,8 +8,9 @@
 //! time a share counts that the operator chose. What is not known turns nobody away.
 
 use std::collections::BTreeMap;
+use std::hash::{Hash, Hasher};
 
-use lifecycle::{Cause, Outcome, StepId, Time};
+use lifecycle::{Cause, Outcome, Rules, StepId, Time};
 
 use crate::admission::DEADLINES_MAX;
 use crate::device::RowDone;
@@ -22,7 +23,7 @@ pub(crate) const MEASURED_MIN: u32 = 8;
 pub(crate) const UNTRIED_MAX: u32 = 16;
 
 /// Steps that began at the same block.
-#[derive(Debug)]
+#[derive(Clone, Copy, Hash, Debug)]
 struct Measured {
     steps: u32,
     /// Nanoseconds a prompt token, rounded down, in the fastest of them.
@@ -30,7 +31,7 @@ struct Measured {
 }
 
 /// What was seen of this engine's pace.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Pace {
     /// Time of the newest input. The engine plans when something has happened, so a step for an idle device begins then.
     pub now: Time,
@@ -50,6 +51,13 @@ impl Pace {
         }
     }
 
+    /// All that a later judgement depends on: when the step that is measured began counts, from `now` back, and only while it is in flight.
+    pub(crate) fn hash_state<H: Hasher>(&self, (now, next): (Time, StepId), running: bool, out: &mut H) {
+        let Pace { now: _, alone, measured, untried } = self;
+        alone.filter(|_| running).map(|(step, began)| (next.0 - step.0, now.since(began))).hash(out);
+        (measured, untried).hash(out);
+    }
+
     /// The fastest that a prompt was seen to go on from this block on, in nanoseconds a token, once enough was seen.
     fn fastest_from(&self, block: u32) -> Option<u64> {
         let known = || self.measured.range(..=block).map(|(_, m)| m);
@@ -58,7 +66,7 @@ impl Pace {
     }
 }
 
-impl Engine {
+impl<R: Rules> Engine<R> {
     /// Most prompt tokens of a step that has nothing else, and how many of a prompt that goes on after it: a chunk ends with a block.
     fn chunk(&self) -> (u64, u64) {
         let bt = u64::from(self.limits.block_tokens);

@@ -7,8 +7,8 @@ use lifecycle::{Cause, Time};
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
 
-use super::simulated::{BT, World, id};
-use crate::device::{DeviceError, RowDone, StepPlan};
+use super::simulated::{BT, World};
+use crate::device::{DeviceError, StepPlan};
 use crate::pace::{MEASURED_MIN, UNTRIED_MAX};
 use crate::{EngineConfig, Input, Submission};
 

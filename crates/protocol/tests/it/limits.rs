@@ -4,8 +4,9 @@ use std::collections::BTreeMap;
 
 use lifecycle::message::{Down, Prompt, Up};
 use lifecycle::session::SessionConfig;
+use prost::Message;
 use protocol::limits::{self, Limit};
-use protocol::{Error, Opening, down, up, worker_v1 as wire};
+use protocol::{Error, Opening, down, fits, up, worker_v1 as wire};
 
 use crate::samples::{self, attempt, frame};
 
@@ -61,6 +62,18 @@ fn a_list_beyond_its_limit_is_neither_sent_nor_taken() {
     assert_eq!(Down::try_from(claim).map(drop), Err(too_many("Claim.attempts")));
     let disclaim = wire::down_frame::Message::Disclaim(wire::Disclaim { attempts });
     assert_eq!(Down::try_from(disclaim).map(drop), Err(too_many("Disclaim.attempts")));
+}
+
+#[test]
+fn a_frame_is_measured_before_its_message_is_sent_for_ever() {
+    let sized =
+        |bytes: usize| down(&frame(Some(Down::Submit(Box::new(samples::submit(Prompt::Text("x".repeat(bytes)))))))).expect("it can be");
+    let most = limits::FRAME_BYTES_MAX.default;
+    assert_eq!(fits(&sized(4 << 20), most), Ok(()), "the largest request that a gateway takes");
+    let large = sized(8 << 20);
+    let bytes = large.encoded_len() as u64;
+    assert_eq!(fits(&large, most), Err(Error::TooLarge { bytes, frame_bytes_max: most }));
+    assert_eq!(fits(&large, bytes), Ok(()));
 }
 
 #[test]

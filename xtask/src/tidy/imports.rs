@@ -9,9 +9,10 @@ const MAY_DEPEND: &[(&str, &[&str])] = &[
     ("engine", &["lifecycle", "kv"]),
     ("model", &["lifecycle", "kv", "engine"]),
     ("observe", &["lifecycle"]),
-    ("worker", &["lifecycle", "kv", "engine", "model", "observe"]),
-    ("gateway", &["lifecycle", "observe"]),
-    ("kvit", &["lifecycle", "kv", "engine", "model", "observe", "worker", "gateway"]),
+    ("protocol", &["lifecycle"]),
+    ("worker", &["lifecycle", "kv", "engine", "model", "observe", "protocol"]),
+    ("gateway", &["lifecycle", "observe", "protocol"]),
+    ("kvit", &["lifecycle", "kv", "engine", "model", "observe", "protocol", "worker", "gateway"]),
     ("xtask", &[]),
 ];
 /// The crates that decide: no I/O, no async, no clock, no randomness, no locks.

@@ -6,7 +6,10 @@
 //!     tokenising threads┘  └──────────┼────┴── StepDone ────┘
 //!                                     └──Up──► gateway      (journal: every effect that is a record)
 //! ```
-//! Invariant: cannot see `gateway`; no run's state lives outside the engine thread, but for a prompt being tokenised.
+//! The gateway is in the same process and speaks over channels (`start`), or there are many in other processes, which have sessions over gRPC
+//! (`start_sessions`, `grpc`).
+//!
+//! Invariant: cannot see `gateway`; no run's and no session's state lives outside the engine thread, but for a prompt being tokenised.
 
 mod answer;
 mod carry;

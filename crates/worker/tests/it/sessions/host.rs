@@ -35,6 +35,15 @@ pub struct Setup {
     pub grpc: GrpcConfig,
     /// Least time a step takes.
     pub pace: Duration,
+    /// While this is set the device takes no step, and holds the engine thread up with it. No device may do that.
+    pub hold: Arc<Hold>,
+}
+
+/// A device that is held, and whether somebody waits for it.
+#[derive(Default)]
+pub struct Hold {
+    pub set: AtomicBool,
+    pub waits: AtomicBool,
 }
 
 impl Default for Setup {
@@ -49,12 +58,12 @@ impl Default for Setup {
             ..SessionConfig::default()
         };
         let engine = EngineConfig { step_tokens: 64, max_running: 8, in_flight: 1, ..EngineConfig::default() };
-        Setup { incarnation: Incarnation(7), session, engine, grpc: GrpcConfig::default(), pace: ms(2) }
+        Setup { incarnation: Incarnation(7), session, engine, grpc: GrpcConfig::default(), pace: ms(2), hold: Arc::default() }
     }
 }
 
 /// A device whose steps take a while, so that there is a middle of a run.
-struct Paced(CpuDevice, Duration);
+struct Paced(CpuDevice, Duration, Arc<Hold>);
 
 impl Device for Paced {
     fn limits(&self) -> DeviceLimits {
@@ -62,6 +71,10 @@ impl Device for Paced {
     }
 
     fn submit(&mut self, plan: StepPlan, done: DoneSink) -> Result<(), (SubmitError, StepPlan)> {
+        while self.2.set.load(Ordering::SeqCst) {
+            self.2.waits.store(true, Ordering::SeqCst);
+            std::thread::sleep(Duration::from_millis(1));
+        }
         let pace = self.1;
         let later: DoneSink = Box::new(move |step| {
             std::thread::sleep(pace);
@@ -89,7 +102,7 @@ impl Host {
         let text = Arc::new(Text::load(&gguf).expect("its tokenizer is supported"));
         let llama = Arc::new(Llama::load(&gguf, Precision::Fast).expect("its weights are supported"));
         let options = CpuOptions { threads: 1, blocks_total: 256, block_tokens: 16, slots: setup.engine.max_running, isa: None };
-        let device = Paced(CpuDevice::new(llama, options).expect("the device starts"), setup.pace);
+        let device = Paced(CpuDevice::new(llama, options).expect("the device starts"), setup.pace, setup.hold.clone());
         let context = device.limits().context;
         let journal = Journal::new(Clock::start(), Limits::default());
         let config =

@@ -164,7 +164,10 @@ pub enum Event {
         receipt: Receipt,
     },
     /// The attempt's worker is lost: nobody can say "released" (C-20).
-    Void,
+    Void {
+        /// The worker's life that is over.
+        worker: Incarnation,
+    },
     // --- the worker as a whole ---
     /// A step's fence completed.
     StepDone {

@@ -6,7 +6,7 @@ use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 
 use anyhow::Context;
-use gateway::{Gateway, Link, LinkClosed};
+use gateway::{Gateway, Here, Link, LinkClosed};
 use observe::{Clock, Journal};
 use worker::Worker;
 
@@ -33,7 +33,7 @@ pub fn run(config: &ServeConfig, cache: Option<PathBuf>) -> Result<(), Failure> 
     let path = model_file::resolve(config.model.get(), &Cache::locate(cache)?)?;
     let journal = Journal::new(Clock::start(), settings::journal(config));
     let (worker, link) = start_worker(config, &path, &journal)?;
-    let gateway = Gateway::new(settings::gateway(config), link, journal, incarnation());
+    let gateway = Gateway::new(settings::gateway(config), vec![link], journal, incarnation());
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     let served = runtime.block_on(serve(&gateway, listener));
     worker.stop();
@@ -86,5 +86,5 @@ fn start_worker(config: &ServeConfig, path: &Path, journal: &Journal) -> anyhow:
     let worker = worker::start(settings, device, text, journal.clone(), up).context("cannot start the worker")?;
     let send = worker.sender();
     let send = Box::new(move |message| send(message).map_err(|_| LinkClosed));
-    Ok((worker, Link { send, up: from_worker, model: info, worker: incarnation }))
+    Ok((worker, Link::thread(Here { incarnation, model: info, name: "local".into() }, send, from_worker)))
 }

@@ -151,3 +151,17 @@ async fn older_life(bench: Bench) -> Found {
     gateway.until("further heartbeats for the newer life", |state| state.beats > beats + 2).await?;
     Ok(said(&status))
 }
+
+async fn no_hello(bench: Bench) -> Found {
+    let mut client = bench.client().await?;
+    let opening = async {
+        let mut stream = client.session(tokio_stream::pending::<wire::Down>()).await?.into_inner();
+        stream.message().await
+    };
+    let timeout = Duration::from_millis(protocol::limits::HELLO_TIMEOUT_MS.default) + bench.options.patience;
+    match tokio::time::timeout(timeout, opening).await {
+        Err(_) => Err(Fault::Failed(format!("the stream was open for {timeout:?} without a Hello"))),
+        Ok(Ok(_)) => Err(Fault::Failed("the worker answered a Hello that was never said".to_owned())),
+        Ok(Err(status)) => code(&status, Code::DeadlineExceeded).map(|()| said(&status)),
+    }
+}

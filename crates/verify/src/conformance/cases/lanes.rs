@@ -14,8 +14,8 @@ pub(super) const CASES: &[Case] = &[
         Short,
         "\"After one that came too early it says `missing` in its next frame\", and takes nothing before its turn"
     ),
-    case!("lanes", lost_down, Short, "\"A frame that is lost costs nothing but time\": every third message down is lost"),
-    case!("lanes", lost_up, Short, "\"Sent again ... when the peer says `missing`\": every third message up is lost"),
+    case!("lanes", lost_down, Short, "\"A frame that is lost costs nothing but time\": one message down in three is lost"),
+    case!("lanes", lost_up, Short, "\"Sent again ... when the peer says `missing`\": one message up in three is lost"),
     case!(
         "lanes",
         each_lost_once_up,
@@ -43,8 +43,8 @@ async fn three(bench: &Bench, knobs: Knobs, tokens: u32) -> Result<Gateway, Faul
 }
 
 fn figures(gateway: &Gateway) -> String {
-    let (frames, again) = gateway.see(|state| (state.frames, state.again));
-    format!("three attempts whole; {frames} messages came, {again} of them again")
+    let (frames, received) = gateway.see(|state| (state.frames, state.received));
+    format!("three attempts whole; {received} messages in {frames} frames")
 }
 
 async fn doubled_down(bench: Bench) -> Found {

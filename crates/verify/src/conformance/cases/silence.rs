@@ -66,7 +66,7 @@ async fn silent_gateway_is_suspended(bench: Bench) -> Found {
 
 async fn heard_again(bench: Bench) -> Found {
     let gateway = bench.connected("a").await?;
-    let (attempt, wanted) = (bench.attempt("a"), bench.worker.context.saturating_sub(super::PROMPT).clamp(1, 400));
+    let (attempt, wanted) = (bench.attempt("a"), bench.worker.context.saturating_sub(super::PROMPT).clamp(1, 150));
     gateway.submit(&attempt, Want::tokens(wanted));
     gateway.has_tokens(&attempt, 2).await?;
     gateway.see(|state| state.knobs.speaks = false);
@@ -78,7 +78,7 @@ async fn heard_again(bench: Bench) -> Found {
 
 async fn cut_for_longer_than_suspend_after(bench: Bench) -> Found {
     let gateway = bench.connected("a").await?;
-    let (attempt, wanted) = (bench.attempt("a"), bench.worker.context.saturating_sub(super::PROMPT).clamp(1, 400));
+    let (attempt, wanted) = (bench.attempt("a"), bench.worker.context.saturating_sub(super::PROMPT).clamp(1, 150));
     gateway.submit(&attempt, Want::tokens(wanted));
     gateway.has_tokens(&attempt, 2).await?;
     gateway.cut();

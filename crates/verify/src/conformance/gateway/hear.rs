@@ -10,6 +10,7 @@ use lifecycle::session::Frame;
 use prost::Message;
 use protocol::{FromWorker, worker_v1 as wire};
 
+use super::down::unlucky;
 use super::state::{Answers, State};
 
 /// Shortest pause between two repetitions that the worker asked for.
@@ -79,15 +80,13 @@ impl State {
         let first = number > self.highest;
         self.highest = self.highest.max(number);
         if number <= self.received {
-            self.again += 1;
             self.owes = true;
             if self.taken.get(number as usize - 1) != Some(message) {
                 self.breaches.push(format!("message {number} came again, and is another one"));
             }
             return;
         }
-        let each = self.knobs.lose_up;
-        if each > 0 && self.counted_up.is_multiple_of(each) || self.knobs.lose_first && first {
+        if unlucky(self.counted_up, self.knobs.lose_up) || self.knobs.lose_first && first {
             return;
         }
         self.owes = true;

@@ -31,9 +31,9 @@ pub struct Knobs {
     pub hears: bool,
     /// Echoes the newest stamp; otherwise the one that was the newest when this was turned.
     pub echoes: bool,
-    /// Of the messages that go out, each so manieth is lost; 0 loses none.
+    /// Of the messages that go out, one in so many is lost; 0 loses none.
     pub lose_down: u64,
-    /// Of the messages that come in, each so manieth is lost; 0 loses none.
+    /// Of the messages that come in, one in so many is lost; 0 loses none.
     pub lose_up: u64,
     /// Loses every message that comes in when it comes for the first time.
     pub lose_first: bool,
@@ -89,9 +89,10 @@ pub struct State {
     pub breaches: Vec<String>,
     /// How sessions ended.
     pub ended: HashMap<u64, Status>,
-    /// Frames with a message that came, and of those the ones that had come before.
+    /// Frames with a message that came, repetitions too.
     pub frames: u64,
-    pub again: u64,
+    /// The status with which the worker is expected to end the newest session, if it is.
+    pub may_end: Option<Code>,
     /// Frames of any kind, and whether the worker ever said `missing`.
     pub beats: u64,
     pub was_missing: bool,
@@ -141,7 +142,7 @@ impl State {
             breaches: Vec::new(),
             ended: HashMap::new(),
             frames: 0,
-            again: 0,
+            may_end: None,
             beats: 0,
             was_missing: false,
             began: now,
@@ -214,6 +215,10 @@ impl State {
     /// A session's stream has ended. Always true.
     pub(super) fn over(&mut self, session: u64, status: Status) -> bool {
         let expected = session < self.session && status.code() == Code::Cancelled;
+        if session == self.session && self.may_end == Some(status.code()) {
+            self.ended.insert(session, status);
+            return true;
+        }
         if session == self.session {
             self.breaches.push(format!("the worker ended the session: {:?} ({})", status.code(), status.message()));
         } else if !expected {

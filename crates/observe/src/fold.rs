@@ -34,6 +34,10 @@ pub(crate) struct AttemptFold {
     progress: Progress,
     /// Its end is wanted.
     stopping: bool,
+    /// Its gateway is not heard.
+    suspended: bool,
+    /// No gateway claims it.
+    orphaned: bool,
     ended: Option<OutcomeKind>,
     released: bool,
     void: bool,
@@ -117,8 +121,13 @@ impl Run {
         self.current().is_none_or(|a| a.released || a.void)
     }
 
+    /// Never with a void attempt, whatever became of those after it.
     pub(crate) fn is_released(&self) -> bool {
-        self.current().is_some_and(|a| a.released) || self.proven
+        (self.current().is_some_and(|a| a.released) && !self.is_voided()) || self.proven
+    }
+
+    fn is_voided(&self) -> bool {
+        self.attempts.iter().any(|a| a.void)
     }
 
     pub(crate) fn state(&self) -> RunState {
@@ -128,8 +137,15 @@ impl Run {
             return RunState::Ended;
         }
         let Some(attempt) = self.current() else { return RunState::Queued };
+        if attempt.void && !decided {
+            // It waits for another worker.
+            return RunState::Queued;
+        }
         if decided || attempt.stopping || attempt.ended.is_some() || attempt.released {
             return RunState::Stopping;
+        }
+        if attempt.suspended {
+            return RunState::Suspended;
         }
         match attempt.progress {
             Progress::Queued => RunState::Queued,
@@ -147,7 +163,7 @@ impl Run {
     pub(crate) fn guarantee(&self) -> Option<Guarantee> {
         if self.is_released() {
             Some(Guarantee::Confirmed)
-        } else if self.is_settled() || self.current().is_some_and(|a| a.void) {
+        } else if self.is_settled() || (self.outcome.is_some() && self.is_voided() && self.is_idle()) {
             Some(Guarantee::BestEffort)
         } else {
             None
@@ -173,6 +189,15 @@ impl Run {
         self.has(Milestone::CancelSent) && !self.has(Milestone::CancelAcknowledged) && !self.is_settled() && !self.is_idle()
     }
 
+    pub(crate) fn has_released(&self, attempt: u32) -> bool {
+        self.attempts.iter().any(|a| a.number == attempt && a.released)
+    }
+
+    /// Attempts that no gateway claims and that are not released.
+    pub(crate) fn orphans(&self) -> u64 {
+        self.attempts.iter().filter(|a| a.orphaned && !a.released && !a.void).count() as u64
+    }
+
     pub(crate) fn is_settled(&self) -> bool {
         self.has(Milestone::Settled)
     }
@@ -194,8 +219,17 @@ impl Run {
         if number == 0 || self.attempts.iter().any(|a| a.number == number) {
             return;
         }
-        let fresh =
-            AttemptFold { number, progress: Progress::Queued, stopping: false, ended: None, released: false, void: false, ahead: None };
+        let fresh = AttemptFold {
+            number,
+            progress: Progress::Queued,
+            stopping: false,
+            suspended: false,
+            orphaned: false,
+            ended: None,
+            released: false,
+            void: false,
+            ahead: None,
+        };
         let place = self.attempts.partition_point(|a| a.number < number);
         if place == self.attempts.len() && place > 0 {
             self.stamps = unreleased(&self.stamps);
@@ -293,6 +327,15 @@ impl Run {
 
     /// Where the run is now, in the words of C-24.
     fn phase(&self) -> Phase {
+        // The stamps are those of the first attempt; a later one begins anew.
+        if let Some(current) = self.current().filter(|_| self.is_voided()) {
+            return match current.progress {
+                _ if current.void => Phase::Queued,
+                Progress::Queued => Phase::Queued,
+                Progress::Prefilling => Phase::Prefill,
+                Progress::Decoding | Progress::Preempted => Phase::Decode,
+            };
+        }
         let prompt_left = self.meter.waste().prompt + self.cached_prompt < self.prompt;
         if self.has(Milestone::FirstToken) {
             Phase::Decode

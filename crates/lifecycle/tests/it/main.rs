@@ -1,8 +1,10 @@
-//! Tests through the public face: the two machines rule by rule, by random sequences and as whole tables; the words and ids.
+//! Tests through the public face: the machines rule by rule, by random sequences and as whole tables; the words and ids.
 
 mod attempt;
 mod call;
+mod dispatch;
 mod random;
 mod session_limits;
 mod table;
 mod words;
+mod workers;

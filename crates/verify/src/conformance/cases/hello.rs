@@ -26,6 +26,7 @@ pub(super) const CASES: &[Case] = &[
         "\"If there is none it ends the call with FAILED_PRECONDITION and the words\" that name both lists"
     ),
     case!("hello", frame_first, Short, "\"The first one, and only that\": a stream that begins with a frame ends with INVALID_ARGUMENT"),
+    case!("hello", no_hello, Long, "\"DEADLINE_EXCEEDED, no Hello in time\": it must come within `hello_timeout_ms`"),
     case!(
         "hello",
         broken_hello,

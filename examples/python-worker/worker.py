@@ -25,7 +25,11 @@ class Run:
         self.id, self.owner, self.told, self.made = submit.attempt, owner, {owner}, 0
         self.prompt, self.n, room = echo.tokens(submit), submit.params.n, echo.CONTEXT - len(echo.tokens(submit))
         self.most = min(room, submit.params.max_tokens if submit.params.HasField("max_tokens") else 256)
-        self.deadlines = [(now() + left.left_us, left.cause) for left in submit.deadlines if left.cause != pb.CAUSE_QUEUE_DEADLINE]
+        self.deadlines = [(now() + left.left_us, left.cause) for left in submit.deadlines]
+
+    def deadline_over(self):
+        in_force = [(at, cause) for at, cause in self.deadlines if cause != pb.CAUSE_QUEUE_DEADLINE or self.made == 0]
+        return next((cause for at, cause in sorted(in_force) if now() >= at), None)
 
 
 class Worker(rpc.WorkerServicer):
@@ -175,9 +179,9 @@ class Worker(rpc.WorkerServicer):
 
     def look(self):
         for run in list(self.runs.values()):
-            over = [cause for at, cause in run.deadlines if now() >= at] + [pb.CAUSE_ORPHANED] * (now() >= run.owner.lease_until())
-            if over:
-                self.end(run, over[0])
+            cause = pb.CAUSE_ORPHANED if now() >= run.owner.lease_until() else run.deadline_over()
+            if cause:
+                self.end(run, cause)
         for gateway in list(self.gateways.values()):
             theirs = [run.id for run in self.runs.values() if run.owner is gateway]
             if theirs and now() >= gateway.ask_at and gateway.is_heard_and_hears():

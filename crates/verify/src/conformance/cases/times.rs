@@ -17,7 +17,12 @@ pub(super) const CASES: &[Case] = &[
         Short,
         "C-22. \"The moments after which the attempt ends: in the queue, in prefill and in decode alike\""
     ),
-    case!("times", deadline_that_is_over, Short, "C-22. \"Time left; 0 is over\": the attempt ends with it and generates nothing"),
+    case!(
+        "times",
+        deadline_that_is_over,
+        Short,
+        "C-22. \"Time left; 0 is over\"; CAUSE_QUEUE_DEADLINE \"only while it waits for its first step\", so nothing is generated then"
+    ),
     case!("times", deadline_that_is_never, Short, "\"2^64 - 1 is never\""),
     case!("times", earliest_of_three, Short, "C-22. Of several deadlines the one that comes first ends the attempt, with its own cause"),
 ];
@@ -44,12 +49,16 @@ async fn deadline_in_decode(bench: Bench) -> Found {
 }
 
 async fn deadline_that_is_over(bench: Bench) -> Found {
-    let (gateway, attempt) = (bench.connected("a").await?, bench.attempt("a"));
-    gateway.submit(&attempt, Want { deadlines: vec![deadline(Duration::ZERO, Cause::GatewayDeadline)], ..long(&bench) });
-    let story = gateway.released(&attempt).await?;
-    ended(&story, Cause::GatewayDeadline)?;
-    must(story.tokens() == 0, || format!("{} tokens were generated", story.tokens()))?;
-    Ok("nothing was generated".to_owned())
+    let gateway = bench.connected("a").await?;
+    let (queue, other) = (bench.attempt("queue"), bench.attempt("other"));
+    gateway.submit(&queue, Want { deadlines: vec![deadline(Duration::ZERO, Cause::QueueDeadline)], ..long(&bench) });
+    let story = gateway.released(&queue).await?;
+    ended(&story, Cause::QueueDeadline)?;
+    must(story.tokens() == 0, || format!("its time in the queue was over, and {} tokens were generated", story.tokens()))?;
+    // The gateway watches this one too: the worker may leave it the first word.
+    gateway.submit(&other, Want { deadlines: vec![deadline(Duration::ZERO, Cause::GatewayDeadline)], ..long(&bench) });
+    ended(&gateway.released(&other).await?, Cause::GatewayDeadline)?;
+    Ok("nothing was generated after the queue's; the gateway's ended the attempt".to_owned())
 }
 
 async fn deadline_that_is_never(bench: Bench) -> Found {

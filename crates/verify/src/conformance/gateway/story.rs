@@ -91,7 +91,9 @@ impl Story {
 
     pub(super) fn acknowledged(&mut self, won: Option<Cause>) -> Result<(), String> {
         self.acknowledged.push(won);
-        let (said, asked) = (self.acknowledged.len(), self.cancels.len());
+        // What was said of an attempt that was not known may be said again when it is.
+        let unknown = self.acknowledged.iter().filter(|won| won.is_none()).count().min(self.cancels.len());
+        let (said, asked) = (self.acknowledged.len(), self.cancels.len() + unknown);
         must(said <= asked, || format!("CancelAcknowledged {said} times, for {asked} cancels"))?;
         match (won, self.cause()) {
             (Some(won), Some(cause)) if won != cause => {

@@ -61,6 +61,9 @@ async fn silent_gateway_is_suspended(bench: Bench) -> Found {
     let before = other.tokens(&neighbour);
     other.has_tokens(&neighbour, before + 3).await?;
     must(silent.tokens(&attempt) == tokens, || "the silent gateway's attempt went on".to_owned())?;
+    let state = bench.state_of(&attempt).await?;
+    let why = || format!("the neighbour's went on only when the silent gateway's was {state:?}");
+    must(state == Some(AttemptState::Suspended), why)?;
     Ok(format!("it stood at {tokens} tokens while the neighbour's went on from {before}"))
 }
 

@@ -143,3 +143,60 @@ impl Story {
         format!("{accepted}, {} tokens, {acknowledged} acknowledgements, {ended}, {released}", self.tokens())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use lifecycle::{AttemptId, RunId, RunKey, Tenant};
+
+    use super::*;
+
+    fn running() -> Story {
+        let mut story = Story::default();
+        story.submitted(1, 2);
+        story.accepted(7).expect("it was submitted");
+        story
+    }
+
+    fn delta(tokens: usize, finish: Option<Cause>) -> Delta {
+        let key = RunKey { tenant: Tenant::default(), run: RunId::parse("r").expect("an id") };
+        let attempt = AttemptId { key, attempt: 1 };
+        Delta { attempt, sequence: 0, text: String::new(), tokens: vec![1; tokens], logprobs: Vec::new(), finish }
+    }
+
+    fn usage(generated: u32) -> Usage {
+        Usage { prompt: 7, cached_prompt: 0, generated }
+    }
+
+    #[test]
+    fn what_is_in_order_is_taken() {
+        let mut story = running();
+        story.delta(&delta(1, None)).expect("in order");
+        story.delta(&delta(1, Some(Cause::Length))).expect("in order");
+        story.ended(Outcome::of(Cause::Length), usage(2)).expect("in order");
+        story.released(Receipt::default()).expect("in order");
+        assert!(story.released && story.tokens() == 2);
+    }
+
+    #[test]
+    fn what_is_out_of_order_is_a_breach() {
+        assert!(Story::default().accepted(1).is_err(), "not ours");
+        assert!(running().accepted(7).is_err(), "twice");
+        assert!(running().delta(&delta(3, None)).is_err(), "more than max_tokens");
+        assert!(running().delta(&delta(1, Some(Cause::ClientLost))).is_err(), "no finish of a sequence");
+        assert!(running().released(Receipt::default()).is_err(), "before its end");
+        assert!(running().ended(Outcome::of(Cause::Length), usage(0)).is_err(), "complete without a finish");
+        assert!(running().ended(Outcome::of(Cause::Orphaned), usage(1)).is_err(), "a count that is not what came");
+        assert!(running().acknowledged(None).is_err(), "nobody cancelled");
+    }
+
+    #[test]
+    fn after_an_acknowledgement_no_token_and_no_other_cause() {
+        let mut story = running();
+        story.cancelled(Cause::ClientClosed);
+        story.acknowledged(Some(Cause::ClientClosed)).expect("once for a cancel");
+        assert!(story.acknowledged(Some(Cause::ClientClosed)).is_err(), "twice for one");
+        assert!(story.delta(&delta(1, None)).is_err());
+        assert!(story.ended(Outcome::of(Cause::Orphaned), usage(0)).is_err());
+        assert!(story.ended(Outcome::of(Cause::ClientClosed), usage(0)).is_err(), "a second end");
+    }
+}

@@ -102,8 +102,11 @@ async fn frame_first(bench: Bench) -> Found {
     Ok(said(&status))
 }
 
+/// The field that is to be named, and a way to break it.
+type Break = (&'static str, fn(&mut wire::Hello));
+
 async fn broken_hello(bench: Bench) -> Found {
-    let breaks: [(&str, fn(&mut wire::Hello)); 6] = [
+    let breaks: [Break; 6] = [
         ("versions", |hello| hello.versions.clear()),
         ("gateway", |hello| hello.gateway.clear()),
         ("gateway", |hello| hello.gateway = "no name".to_owned()),

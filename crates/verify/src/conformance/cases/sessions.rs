@@ -154,7 +154,7 @@ async fn frames_of_another_life_or_tenure(bench: Bench) -> Found {
     Ok("three forged submits changed nothing, and a true one with the same number was taken".to_owned())
 }
 
-/// Ways to break a frame, and the field that is to be named.
+/// The field that is to be named, and a way to break it.
 type Break = (&'static str, fn(&mut wire::DownFrame));
 
 async fn broken_frames(bench: Bench) -> Found {

@@ -5,10 +5,10 @@ use std::time::{Duration, Instant};
 use lifecycle::{AttemptId, Cause};
 use protocol::worker_v1::AttemptState;
 
-use super::{complete, decodes, decoding, ended, pass};
+use super::{decodes, decoding, ended, pass};
 use crate::conformance::bench::Bench;
 use crate::conformance::case::{Case, Fault, Found, case, must};
-use crate::conformance::gateway::{Gateway, Want};
+use crate::conformance::gateway::Gateway;
 
 pub(super) const CASES: &[Case] = &[
     case!(
@@ -42,7 +42,11 @@ pub(super) const CASES: &[Case] = &[
 
 /// Waits until nothing comes of an attempt any more, then sees that nothing comes for a while.
 async fn stands_still(bench: &Bench, gateway: &Gateway, attempt: &AttemptId) -> Result<u32, Fault> {
-    bench.until_state(attempt, Some(AttemptState::Suspended), bench.surely_suspended() + bench.options.patience).await?;
+    let suspended = Some(AttemptState::Suspended);
+    if let Err(fault) = bench.until_state(attempt, suspended, bench.surely_suspended() + bench.options.patience).await {
+        gateway.still_runs(attempt)?;
+        return Err(fault);
+    }
     // What the last step had for it is still on its way.
     pass(bench.worker.suspend_after).await;
     let tokens = gateway.tokens(attempt);
@@ -67,28 +71,32 @@ async fn silent_gateway_is_suspended(bench: Bench) -> Found {
     Ok(format!("it stood at {tokens} tokens while the neighbour's went on from {before}"))
 }
 
+/// After a silence: further tokens come, and when the attempt is cancelled its count of tokens is that of those that came.
+async fn goes_on(gateway: &Gateway, attempt: &AttemptId, from: u32) -> Result<u32, Fault> {
+    gateway.has_tokens(attempt, from + 10).await?;
+    gateway.cancel(attempt, Cause::CancelRequested, None);
+    let story = gateway.released(attempt).await?;
+    ended(&story, Cause::CancelRequested)?;
+    Ok(story.tokens())
+}
+
 async fn heard_again(bench: Bench) -> Found {
-    let gateway = bench.connected("a").await?;
-    let (attempt, wanted) = (bench.attempt("a"), bench.worker.context.saturating_sub(super::PROMPT).clamp(1, 150));
-    gateway.submit(&attempt, Want::tokens(wanted));
-    gateway.has_tokens(&attempt, 2).await?;
+    let (gateway, attempt) = decoding(&bench, "a").await?;
     gateway.see(|state| state.knobs.speaks = false);
     let tokens = stands_still(&bench, &gateway, &attempt).await?;
     gateway.see(|state| state.knobs.speaks = true);
-    complete(&gateway.released(&attempt).await?, wanted)?;
-    Ok(format!("it stood at {tokens} of {wanted} tokens, went on and has them all"))
+    let all = goes_on(&gateway, &attempt, tokens).await?;
+    Ok(format!("it stood at {tokens} tokens and went on; {all} were generated, and {all} came"))
 }
 
 async fn cut_for_longer_than_suspend_after(bench: Bench) -> Found {
-    let gateway = bench.connected("a").await?;
-    let (attempt, wanted) = (bench.attempt("a"), bench.worker.context.saturating_sub(super::PROMPT).clamp(1, 150));
-    gateway.submit(&attempt, Want::tokens(wanted));
-    gateway.has_tokens(&attempt, 2).await?;
+    let (gateway, attempt) = decoding(&bench, "a").await?;
     gateway.cut();
     bench.until_state(&attempt, Some(AttemptState::Suspended), bench.surely_suspended() + bench.options.patience).await?;
     must(bench.connect(&gateway).await?, || "the tenure did not go on".to_owned())?;
-    complete(&gateway.released(&attempt).await?, wanted)?;
-    Ok(format!("suspended in between; all {wanted} tokens came, each once"))
+    let tokens = gateway.tokens(&attempt);
+    let all = goes_on(&gateway, &attempt, tokens).await?;
+    Ok(format!("suspended in between at {tokens} tokens; {all} were generated, and {all} came"))
 }
 
 async fn deaf_gateway_is_suspended(bench: Bench) -> Found {

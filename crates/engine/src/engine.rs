@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 
 use kv::{Owner, Pool};
 use lifecycle::event::Event;
-use lifecycle::{AttemptEvent, AttemptId, StepId, Time};
+use lifecycle::{AttemptEvent, AttemptId, Rules, Sound, StepId, Time};
 
 use crate::attempt::{Attempt, Rank};
 use crate::config::EngineConfig;
@@ -27,7 +27,7 @@ pub(crate) struct RowRef {
 }
 
 /// A step that is not over.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct InFlight {
     pub id: StepId,
     pub rows: Vec<RowRef>,
@@ -35,15 +35,18 @@ pub(crate) struct InFlight {
 
 /// One worker's engine. Single-threaded; driven by a shell that owns clock, device and text.
 #[derive(Debug)]
-pub struct Engine {
+pub struct Engine<R: Rules = Sound> {
     pub(crate) config: EngineConfig,
     pub(crate) limits: DeviceLimits,
-    pub(crate) pool: Pool,
-    pub(crate) attempts: HashMap<u64, Attempt>,
+    pub(crate) pool: Pool<R>,
+    /// In the order of arrival, so that what concerns all of them happens in one order in every process.
+    pub(crate) attempts: BTreeMap<u64, Attempt>,
     pub(crate) by_id: HashMap<AttemptId, u64>,
     pub(crate) owners: HashMap<Owner, u64>,
     pub(crate) waiting: BTreeSet<Rank>,
     pub(crate) running: BTreeSet<Rank>,
+    /// Suspended with slots and blocks.
+    pub(crate) suspended: BTreeSet<Rank>,
     pub(crate) deadlines: BTreeMap<(Time, u64), lifecycle::Cause>,
     pub(crate) slots: Vec<Slot>,
     pub(crate) in_flight: VecDeque<InFlight>,
@@ -59,14 +62,22 @@ pub struct Engine {
 impl Engine {
     /// An idle engine over a device of these sizes.
     pub fn new(config: EngineConfig, limits: DeviceLimits) -> Engine {
+        Engine::with_rules(config, limits)
+    }
+}
+
+impl<R: Rules> Engine<R> {
+    /// The same with other rules than the sound ones; for `sim`'s museum.
+    pub fn with_rules(config: EngineConfig, limits: DeviceLimits) -> Engine<R> {
         let slots = limits.slots.min(config.max_running);
         Engine {
-            pool: Pool::new(limits.blocks_total, limits.block_tokens),
-            attempts: HashMap::new(),
+            pool: Pool::with_rules(limits.blocks_total, limits.block_tokens),
+            attempts: BTreeMap::new(),
             by_id: HashMap::new(),
             owners: HashMap::new(),
             waiting: BTreeSet::new(),
             running: BTreeSet::new(),
+            suspended: BTreeSet::new(),
             deadlines: BTreeMap::new(),
             slots: (0..slots).rev().map(Slot).collect(),
             in_flight: VecDeque::new(),
@@ -90,6 +101,8 @@ impl Engine {
             Input::Refused { attempt, outcome } => self.refused(&attempt, outcome),
             Input::End { attempt, number, outcome } => self.end_by_name(&attempt, number, outcome),
             Input::Stop { attempt, sequence } => self.stop_found(&attempt, sequence),
+            Input::Suspend { attempt } => self.suspend(&attempt),
+            Input::Attach { attempt } => self.attach(&attempt),
             Input::StepDone(done) => self.step_done(done),
             Input::DeviceLost(why) => self.device_lost(&why),
             Input::Tick => self.fire_deadlines(now),

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use lifecycle::event::Event;
-use lifecycle::{Cause, Outcome, StepId};
+use lifecycle::{Cause, Outcome, Rules, StepId};
 
 use crate::attempt::Rank;
 use crate::device::{Row, RowTokens, SlotStart, StepPlan};
@@ -19,7 +19,7 @@ struct Draft {
     budget: usize,
 }
 
-impl Engine {
+impl<R: Rules> Engine<R> {
     /// The next step, if there is something to compute and the device has room. It counts as in flight from here on: submit it.
     pub fn plan(&mut self) -> (Option<StepPlan>, Vec<Effect>) {
         let mut plan = None;
@@ -33,10 +33,9 @@ impl Engine {
                 plan = Some(StepPlan { id: draft.id, rows: draft.rows });
                 break;
             }
-            if !self.in_flight.is_empty() || self.running.is_empty() {
+            if !self.in_flight.is_empty() || !self.unstick() {
                 break;
             }
-            self.unstick();
         }
         (plan, std::mem::take(&mut self.out))
     }
@@ -60,15 +59,21 @@ impl Engine {
     }
 
     /// Nothing is in flight and nothing that runs can go on: the youngest gives way, and ends if it is alone (the pool shrank under it).
-    // contract: C-16
-    fn unstick(&mut self) {
-        let Some(youngest) = self.running.last().copied() else { return };
+    /// While suspended attempts keep blocks, it waits for them instead. Whether anything changed.
+    // contract: C-10, C-16
+    fn unstick(&mut self) -> bool {
+        let Some(youngest) = self.running.last().copied() else { return false };
         if self.running.len() > 1 {
-            return self.preempt(youngest);
+            self.preempt(youngest);
+            return true;
+        }
+        if !self.suspended.is_empty() {
+            return false;
         }
         let why = "the pool has too few usable blocks left for this run";
         self.end_attempt(youngest.1, Outcome::because(Cause::WorkerError, why));
         self.release_if_drained(youngest.1);
+        true
     }
 
     fn plan_sequence(&mut self, rank: Rank, s: usize, draft: &mut Draft) {

@@ -4,7 +4,7 @@ use std::collections::HashSet;
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use gateway::{Gateway, GatewayConfig, GatewayError, Link, LinkClosed};
+use gateway::{Gateway, GatewayConfig, GatewayError, Here, Link, LinkClosed};
 use lifecycle::event::Event;
 use lifecycle::message::{Delta, Down, From, ModelInfo, Receipt, Snapshot, Submit, Up, Usage};
 use lifecycle::{AttemptId, Cause, Incarnation, Outcome, RunId, RunKey, StepId, Tenant};
@@ -44,8 +44,8 @@ pub async fn stand(config: GatewayConfig) -> Stand {
     let journal = Journal::new(Clock::start(), Limits::default());
     let model = ModelInfo { id: "tiny".into(), context: 512, default_max_tokens: 64, created: 1_700_000_000 };
     let send = Box::new(move |message| send_down.send(message).map_err(|_| LinkClosed));
-    let link = Link { send, up: up_receive, model, worker: WORKER };
-    let gateway = Gateway::new(config, link, journal.clone(), GATEWAY);
+    let link = Link::thread(Here { incarnation: WORKER, model, name: "simulated".into() }, send, up_receive);
+    let gateway = Gateway::new(config, vec![link], journal.clone(), GATEWAY);
     let (stop, stopped) = oneshot::channel::<()>();
     let (hurry, hurried) = oneshot::channel::<()>();
     let served = tokio::spawn(async move { gateway.serve(listener, async { drop(stopped.await) }, async { drop(hurried.await) }).await });

@@ -6,10 +6,11 @@
 //! Invariant: no crate but `sim` has another implementation than [`Sound`], and a default body here is never the bug.
 
 use std::fmt::Debug;
+use std::time::Duration;
 
 use crate::{AttemptId, StepId};
 
-/// Answers to the delicate questions of the pool and of the engine. Each default is the sound answer.
+/// Answers to the delicate questions of the cores. Each default is the sound answer.
 pub trait Rules: Clone + Copy + Debug + Default + Send + Sync + 'static {
     /// A block leaves an owner, and `newest` is the newest step that may still touch it through that owner. Which step does it wait for?
     // contract: C-16
@@ -76,10 +77,29 @@ pub trait Rules: Clone + Copy + Debug + Default + Send + Sync + 'static {
     fn is_released(rows_in_flight: u32) -> bool {
         rows_in_flight == 0
     }
+
+    /// A worker has acknowledged a cancel. Does it hold nothing of the attempt any more?
+    // contract: C-6, C-9
+    fn acknowledgement_releases() -> bool {
+        false
+    }
+
+    /// A cancel is on its way to the worker. May the gateway take the run for released?
+    // contract: C-9, C-10
+    fn cancel_sent_releases() -> bool {
+        false
+    }
+
+    /// So long ago a cancel was first sent, and the worker has not said `released`. Are its blocks free?
+    // contract: C-9, C-23
+    fn time_releases(waited: Duration) -> bool {
+        let _ = waited;
+        false
+    }
 }
 
 /// The sound answers: what serves.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub struct Sound;
 
 impl Rules for Sound {}

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use kv::Owner;
 use lifecycle::event::Event;
-use lifecycle::{AttemptEvent, AttemptId, AttemptState, Cause, Outcome, StepId};
+use lifecycle::{AttemptEvent, AttemptId, AttemptState, Cause, Outcome, Rules, StepId};
 
 use crate::attempt::{Attempt, Rank, Sequence};
 use crate::engine::Engine;
@@ -13,7 +13,7 @@ use crate::io::{Effect, Submission};
 /// Most deadlines an attempt may carry; more are ignored.
 pub(crate) const DEADLINES_MAX: usize = 8;
 
-impl Engine {
+impl<R: Rules> Engine<R> {
     pub(crate) fn submit(&mut self, s: Submission) {
         if self.by_id.contains_key(&s.attempt) {
             return; // the same message again: it runs already
@@ -161,7 +161,7 @@ impl Engine {
             let open: Vec<usize> = (0..attempt.sequences.len()).filter(|i| attempt.sequences[*i].finished.is_none()).collect();
             let shared = (attempt.prompt_len as usize - 1) / bt;
             let need = shared + open.iter().map(|i| attempt.sequences[*i].tokens.len().div_ceil(bt) - shared).sum::<usize>();
-            let room = (self.pool.available() as usize).saturating_sub(promised);
+            let room = (self.pool.capacity() as usize).saturating_sub(promised);
             let alone = self.running.is_empty() && self.pool.account().draining == 0;
             if need > room && alone {
                 // Blocks were quarantined since it was checked.
@@ -173,6 +173,9 @@ impl Engine {
                 return; // strictly in order: nobody overtakes an attempt that waits for room
             }
             promised += need;
+            if promised > self.pool.available() as usize {
+                self.defect("an attempt was let in on blocks that are not there");
+            }
             let Some(attempt) = self.attempts.get_mut(&rank.1) else { return };
             for i in open {
                 attempt.sequences[i].slot = self.slots.pop();

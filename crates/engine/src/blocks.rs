@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use kv::{BlockId, NodeId, NodeState};
 use lifecycle::event::Event;
-use lifecycle::{AttemptEvent, StepId};
+use lifecycle::{AttemptEvent, Rules, StepId};
 
 use crate::attempt::Rank;
 use crate::engine::Engine;
@@ -20,7 +20,7 @@ pub(crate) enum Next {
     Nobody,
 }
 
-impl Engine {
+impl<R: Rules> Engine<R> {
     /// The prefix index's word on full block `b` of a sequence, whose chain is known up to there.
     pub(crate) fn look_up(&mut self, key: u64, s: usize, b: usize) -> Next {
         let Some(parent) = self.parent_node(key, s, b) else { return Next::Nobody };
@@ -158,6 +158,7 @@ impl Engine {
 
     /// Takes a sequence's blocks, slot and place in the index away. Its rows in flight are flagged; its blocks wait for their fence.
     pub(crate) fn retire_sequence(&mut self, key: u64, s: usize) {
+        self.publish(key, s);
         let Some(attempt) = self.attempts.get_mut(&key) else { return };
         let seq = &mut attempt.sequences[s];
         seq.flag.set();
@@ -173,6 +174,15 @@ impl Engine {
         for lease in leases.into_iter().rev() {
             self.pool.retire(lease, fence);
         }
+    }
+
+    /// What a sequence that goes may still put into the index: by the rules nothing that is not there already, for its rows in flight are
+    /// dropped.
+    // contract: C-19
+    fn publish(&mut self, key: u64, s: usize) {
+        let Some(seq) = self.attempts.get(&key).and_then(|attempt| attempt.sequences.get(s)) else { return };
+        let bt = self.limits.block_tokens as usize;
+        self.index_blocks(key, s, R::publishes(seq.indexed, seq.scheduled / bt) * bt);
     }
 
     /// As `retire_sequence` for a sequence whose step hangs: nobody knows when its blocks are left alone.

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use lifecycle::event::Event;
-use lifecycle::{AttemptEvent, AttemptState, Cause, Outcome, StepId};
+use lifecycle::{AttemptEvent, AttemptState, Cause, Outcome, Rules, StepId};
 
 use crate::device::{DeviceError, RowDone, Sampled, StepDone};
 use crate::engine::{Engine, InFlight, RowRef};
@@ -22,7 +22,7 @@ struct Tally {
     late: u32,
 }
 
-impl Engine {
+impl<R: Rules> Engine<R> {
     pub(crate) fn step_done(&mut self, done: StepDone) {
         let Some(at) = self.in_flight.iter().position(|f| f.id == done.id) else {
             // Late, doubled or unknown: the pool counts it, nothing changes.
@@ -59,6 +59,9 @@ impl Engine {
         let mut tallies: BTreeMap<u64, Tally> = BTreeMap::new();
         let (mut dropped, total) = (0, step.rows.len() as u32);
         for (row, done) in step.rows.iter().zip(rows) {
+            if !R::counts_late_row() && self.attempts.get(&row.key).is_some_and(|a| a.outcome.is_some()) {
+                continue;
+            }
             let tally = tallies.entry(row.key).or_default();
             tally.rows += 1;
             match done {

@@ -4,13 +4,13 @@
 
 use lifecycle::event::Event;
 use lifecycle::message::{Receipt, Usage};
-use lifecycle::{AttemptEvent, AttemptId, Cause, Outcome, OutcomeKind, Phase, Time};
+use lifecycle::{AttemptEvent, AttemptId, Cause, Outcome, OutcomeKind, Phase, Rules, Time};
 
 use crate::admission::DEADLINES_MAX;
 use crate::engine::Engine;
 use crate::io::Effect;
 
-impl Engine {
+impl<R: Rules> Engine<R> {
     /// The shell that prepares the prompt could not. Whoever has ended meanwhile stays as he is.
     pub(crate) fn refused(&mut self, id: &AttemptId, outcome: Outcome) {
         let Some(&key) = self.by_id.get(id) else { return };
@@ -21,8 +21,8 @@ impl Engine {
     /// A cancel. Works in every state and answers in every state.
     pub(crate) fn end_by_name(&mut self, id: &AttemptId, number: u64, outcome: Outcome) {
         let cause = outcome.cause;
-        let Some(&key) = self.by_id.get(id) else {
-            if self.tombstones.may_come(number) {
+        let Some(key) = R::named(id, self.by_id.get(id).copied(), self.attempts.iter().map(|(key, a)| (*key, &a.id))) else {
+            if self.tombstones.may_come(number) && R::leaves_tombstone() {
                 self.tombstones.remember(id.clone(), number, outcome);
                 self.out.push(Effect::Journal(Some(id.clone()), Event::Tombstoned { cause }));
             }
@@ -81,6 +81,9 @@ impl Engine {
         let phase = attempt.state.phase_with(prompt_computed, attempt.generated > 0).unwrap_or(Phase::Queued);
         let moved = self.step_machine(key, AttemptEvent::End(outcome.cause));
         if !moved {
+            if R::releases_again() {
+                self.say_released(key);
+            }
             return;
         }
         if matches!(outcome.kind(), OutcomeKind::Cancelled | OutcomeKind::Expired) {
@@ -93,7 +96,7 @@ impl Engine {
         let usage = Usage { prompt: attempt.prompt_len, cached_prompt: attempt.cached_prompt, generated: attempt.generated };
         self.waiting.remove(&rank);
         self.running.remove(&rank);
-        for s in 0..sequences {
+        for s in (0..sequences).filter(|s| R::ends_sequence(*s)) {
             self.retire_sequence(key, s);
         }
         self.journal(key, Event::AttemptEnded { outcome: outcome.clone() });
@@ -103,9 +106,21 @@ impl Engine {
     /// Says `released` once nothing of an ended attempt is left in a step.
     pub(crate) fn release_if_drained(&mut self, key: u64) {
         let Some(attempt) = self.attempts.get(&key) else { return };
-        if attempt.rows_in_flight > 0 || attempt.outcome.is_none() {
+        if attempt.outcome.is_none() || !R::is_released(attempt.rows_in_flight) || !self.step_machine(key, AttemptEvent::Drained) {
             return;
         }
+        self.say_released(key);
+        if let Some(attempt) = self.attempts.remove(&key) {
+            self.by_id.remove(&attempt.id);
+            for s in &attempt.sequences {
+                self.owners.remove(&s.owner);
+            }
+        }
+    }
+
+    fn say_released(&mut self, key: u64) {
+        let Some(attempt) = self.attempts.get(&key) else { return };
+        let attempt_id = attempt.id.clone();
         let receipt = Receipt {
             blocks_held: attempt.blocks_held(),
             blocks_peak: attempt.blocks_peak,
@@ -113,19 +128,10 @@ impl Engine {
             steps: attempt.steps,
             fence: attempt.last_step,
         };
-        if !self.step_machine(key, AttemptEvent::Drained) {
-            return;
-        }
         if receipt.fence.0 > 0 {
             self.journal(key, Event::FenceCompleted { step: receipt.fence });
         }
         self.journal(key, Event::Released { receipt });
-        if let Some(attempt) = self.attempts.remove(&key) {
-            self.by_id.remove(&attempt.id);
-            for s in &attempt.sequences {
-                self.owners.remove(&s.owner);
-            }
-            self.out.push(Effect::Released { attempt: attempt.id, receipt });
-        }
+        self.out.push(Effect::Released { attempt: attempt_id, receipt });
     }
 }

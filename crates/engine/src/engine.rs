@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 
 use kv::{Owner, Pool};
 use lifecycle::event::Event;
-use lifecycle::{AttemptEvent, AttemptId, StepId, Time};
+use lifecycle::{AttemptEvent, AttemptId, Rules, Sound, StepId, Time};
 
 use crate::attempt::{Attempt, Rank};
 use crate::config::EngineConfig;
@@ -35,11 +35,12 @@ pub(crate) struct InFlight {
 
 /// One worker's engine. Single-threaded; driven by a shell that owns clock, device and text.
 #[derive(Debug)]
-pub struct Engine {
+pub struct Engine<R: Rules = Sound> {
     pub(crate) config: EngineConfig,
     pub(crate) limits: DeviceLimits,
-    pub(crate) pool: Pool,
-    pub(crate) attempts: HashMap<u64, Attempt>,
+    pub(crate) pool: Pool<R>,
+    /// In the order of arrival, so that what concerns all of them happens in one order in every process.
+    pub(crate) attempts: BTreeMap<u64, Attempt>,
     pub(crate) by_id: HashMap<AttemptId, u64>,
     pub(crate) owners: HashMap<Owner, u64>,
     pub(crate) waiting: BTreeSet<Rank>,
@@ -59,10 +60,17 @@ pub struct Engine {
 impl Engine {
     /// An idle engine over a device of these sizes.
     pub fn new(config: EngineConfig, limits: DeviceLimits) -> Engine {
+        Engine::with_rules(config, limits)
+    }
+}
+
+impl<R: Rules> Engine<R> {
+    /// The same with other rules than the sound ones; for `sim`'s museum.
+    pub fn with_rules(config: EngineConfig, limits: DeviceLimits) -> Engine<R> {
         let slots = limits.slots.min(config.max_running);
         Engine {
-            pool: Pool::new(limits.blocks_total, limits.block_tokens),
-            attempts: HashMap::new(),
+            pool: Pool::with_rules(limits.blocks_total, limits.block_tokens),
+            attempts: BTreeMap::new(),
             by_id: HashMap::new(),
             owners: HashMap::new(),
             waiting: BTreeSet::new(),

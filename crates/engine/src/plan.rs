@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use lifecycle::event::Event;
-use lifecycle::{Cause, Outcome, StepId};
+use lifecycle::{Cause, Outcome, Rules, StepId};
 
 use crate::attempt::Rank;
 use crate::device::{Row, RowTokens, SlotStart, StepPlan};
@@ -19,7 +19,7 @@ struct Draft {
     budget: usize,
 }
 
-impl Engine {
+impl<R: Rules> Engine<R> {
     /// The next step, if there is something to compute and the device has room. It counts as in flight from here on: submit it.
     pub fn plan(&mut self) -> (Option<StepPlan>, Vec<Effect>) {
         let mut plan = None;

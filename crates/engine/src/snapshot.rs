@@ -2,11 +2,11 @@
 // contract: C-15
 
 use lifecycle::message::{AttemptCut, BlockCut, Held, Snapshot};
-use lifecycle::{AttemptState, StepId};
+use lifecycle::{AttemptState, Rules, StepId};
 
 use crate::engine::Engine;
 
-impl Engine {
+impl<R: Rules> Engine<R> {
     /// The account and the live attempts; with every block if `blocks` (O(pool)).
     pub fn snapshot(&self, blocks: bool) -> Snapshot {
         let account = self.pool.account();

@@ -5,7 +5,7 @@
 
 use std::collections::HashMap;
 
-use lifecycle::StepId;
+use lifecycle::{Rules, StepId};
 
 use crate::list::List;
 use crate::prefix::{Kind, Node};
@@ -54,7 +54,7 @@ pub struct BlockView {
     pub condemned: bool,
 }
 
-impl Pool {
+impl<R: Rules> Pool<R> {
     /// The account, O(1).
     pub fn account(&self) -> Account {
         Account {

@@ -25,7 +25,7 @@ pub(crate) enum Standing {
     Lost,
 }
 
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Fences {
     pub(crate) completed: StepId,
     lost: VecDeque<StepId>,

@@ -21,6 +21,12 @@ impl Lease {
         Lease { block, generation, owner }
     }
 
+    /// The same hold in a copy of the pool. For whoever copies a whole world to look ahead in it: a lease and its fork must never meet the
+    /// same pool.
+    pub fn fork(&self) -> Lease {
+        Lease { ..*self }
+    }
+
     /// The block.
     pub fn block(&self) -> BlockId {
         self.block

@@ -13,8 +13,9 @@
 //! Invariant: a block is handed out only when it has no owner, no open fence and is not condemned.
 
 use std::collections::HashMap;
+use std::marker::PhantomData;
 
-use lifecycle::StepId;
+use lifecycle::{Rules, Sound, StepId};
 
 use crate::fence::{Fences, Standing};
 use crate::items::Items;
@@ -23,9 +24,9 @@ use crate::prefix::Index;
 use crate::slot::{Place, Slot};
 use crate::{BlockId, Exhausted, Generation, Lease, NodeId, Owner, Refused, Retired};
 
-/// All blocks of one worker.
-#[derive(Debug)]
-pub struct Pool {
+/// All blocks of one worker. A copy is a world of its own: see [`Lease::fork`].
+#[derive(Clone, Debug)]
+pub struct Pool<R: Rules = Sound> {
     pub(crate) slots: Items<Slot>,
     pub(crate) links: Items<Link>,
     pub(crate) free: List,
@@ -37,6 +38,7 @@ pub struct Pool {
     pub(crate) uses: u64,
     pub(crate) counts: Counts,
     block_tokens: u32,
+    rules: PhantomData<R>,
 }
 
 /// What is counted as it happens.
@@ -54,6 +56,13 @@ pub(crate) struct Counts {
 impl Pool {
     /// A pool of `blocks_total` free blocks of `block_tokens` token positions each (at least 1).
     pub fn new(blocks_total: u32, block_tokens: u32) -> Pool {
+        Pool::with_rules(blocks_total, block_tokens)
+    }
+}
+
+impl<R: Rules> Pool<R> {
+    /// The same with other rules than the sound ones; for `sim`'s museum.
+    pub fn with_rules(blocks_total: u32, block_tokens: u32) -> Pool<R> {
         let block_tokens = block_tokens.max(1);
         let mut pool = Pool {
             slots: Items::new(vec![Slot::new(); blocks_total as usize]),
@@ -68,6 +77,7 @@ impl Pool {
             uses: 0,
             counts: Counts::default(),
             block_tokens,
+            rules: PhantomData,
         };
         (0..blocks_total).for_each(|i| pool.free.push_back(&mut pool.links, i));
         pool
@@ -86,6 +96,12 @@ impl Pool {
     /// Blocks that can be handed out now: free and cached. Draining blocks are not capacity.
     pub fn available(&self) -> u32 {
         self.free.len() + self.leaves.len() + self.inner.len()
+    }
+
+    /// Blocks that admission may give away: those that are available, and no others.
+    // contract: C-16
+    pub fn capacity(&self) -> u32 {
+        R::capacity(self.available(), self.counts.draining)
     }
 
     /// In how many blocks this owner is listed. 0 once everything of it is retired; anything else then is a dropped lease.
@@ -133,7 +149,7 @@ impl Pool {
     pub fn release(&mut self, block: BlockId, generation: Generation, owner: Owner, fence: Option<StepId>) -> Result<Retired, Refused> {
         self.standing(block, generation, owner).inspect_err(|refused| self.count(refused))?;
         let i = block.0;
-        if let Some(step) = fence {
+        if let Some(step) = R::fence_of_block(fence) {
             match self.fences.standing(step) {
                 Standing::Completed => {}
                 Standing::Lost => self.condemn(i),
@@ -203,10 +219,10 @@ impl Pool {
 
     /// Takes a listed owner off a block. An owner that holds nothing any more computes nothing either.
     pub(crate) fn disown(&mut self, i: u32, owner: Owner) -> Retired {
-        let slot = &mut self.slots[i as usize];
-        if slot.owners.remove(owner) {
-            slot.former.push(owner);
-            self.forget_one(owner);
+        if R::leaves_alone() {
+            self.take_off(i, owner);
+        } else {
+            self.slots[i as usize].owners.sorted().into_iter().for_each(|owner| self.take_off(i, owner));
         }
         self.settle(i);
         let slot = &self.slots[i as usize];
@@ -216,6 +232,14 @@ impl Pool {
             Place::CachedLeaf | Place::CachedInner => Retired::Cached,
             Place::Free => Retired::Free,
             Place::Quarantined => Retired::Quarantined,
+        }
+    }
+
+    fn take_off(&mut self, i: u32, owner: Owner) {
+        let slot = &mut self.slots[i as usize];
+        if slot.owners.remove(owner) {
+            slot.former.push(owner);
+            self.forget_one(owner);
         }
     }
 

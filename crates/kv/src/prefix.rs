@@ -58,14 +58,14 @@ pub(crate) struct RootKey {
     pub(crate) salt: String,
 }
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) enum Kind {
     Root(RootKey),
     Pending(Owner),
     Ready(BlockId),
 }
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Node {
     pub(crate) id: NodeId,
     pub(crate) kind: Kind,
@@ -100,7 +100,7 @@ pub(crate) struct Gone {
     pub(crate) parent: Option<BlockId>,
 }
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Index {
     pub(crate) nodes: Items<Option<Node>>,
     pub(crate) links: Items<Link>,

@@ -3,11 +3,11 @@
 //! Invariant: a condemned block is not in the prefix index, has no fence, and is never handed out.
 // contract: C-15, C-16
 
-use lifecycle::StepId;
+use lifecycle::{Rules, StepId};
 
 use crate::{Lease, Pool, Retired};
 
-impl Pool {
+impl<R: Rules> Pool<R> {
     /// This step, which is in flight, can never complete. Every block that waits for it or for a newer one is condemned (the older step may
     /// touch what the newer one does): quarantined, or if it is owned again, when its last owner leaves. How many blocks were condemned.
     ///

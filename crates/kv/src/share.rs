@@ -3,10 +3,12 @@
 //! Invariant: an owner is listed on the node's own block, never on an equal one; what is not complete is never acquired.
 // contract: C-19, C-21
 
+use lifecycle::Rules;
+
 use crate::prefix::RootKey;
 use crate::{BeginError, BlockId, Found, Lease, NodeId, Owner, Pool};
 
-impl Pool {
+impl<R: Rules> Pool<R> {
     /// The beginning of all prefixes of one tenant, model and salt; compared in full.
     ///
     /// A root without nodes is dropped when [`IDLE_ROOTS_MAX`](crate::prefix::IDLE_ROOTS_MAX) others became idle after it; its id then finds

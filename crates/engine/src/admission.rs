@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use kv::Owner;
 use lifecycle::event::Event;
-use lifecycle::{AttemptEvent, AttemptId, AttemptState, Cause, Outcome, Rules, StepId};
+use lifecycle::{AttemptEvent, AttemptId, AttemptState, Cause, Outcome, Resumable, Rules, StepId};
 
 use crate::attempt::{Attempt, Rank, Sequence};
 use crate::engine::Engine;
@@ -81,7 +81,7 @@ impl<R: Rules> Engine<R> {
 
     pub(crate) fn tokenised(&mut self, id: &AttemptId, tokens: Vec<u32>) {
         let Some(&key) = self.by_id.get(id) else { return };
-        if !matches!(self.attempts[&key].state, AttemptState::Tokenising) {
+        if !matches!(self.attempts[&key].state, AttemptState::Tokenising | AttemptState::Suspended { was: Resumable::Tokenising }) {
             return; // ended meanwhile, or the same message again
         }
         let cap = match self.fit(&self.attempts[&key], &tokens) {
@@ -162,7 +162,7 @@ impl<R: Rules> Engine<R> {
             let shared = (attempt.prompt_len as usize - 1) / bt;
             let need = shared + open.iter().map(|i| attempt.sequences[*i].tokens.len().div_ceil(bt) - shared).sum::<usize>();
             let room = (self.pool.capacity() as usize).saturating_sub(promised);
-            let alone = self.running.is_empty() && self.pool.account().draining == 0;
+            let alone = self.running.is_empty() && self.suspended.is_empty() && self.pool.account().draining == 0;
             if need > room && alone {
                 // Blocks were quarantined since it was checked.
                 self.end_attempt(rank.1, Outcome::because(Cause::CannotFit, format!("needs {need} blocks, {room} are left")));
@@ -187,9 +187,9 @@ impl<R: Rules> Engine<R> {
         }
     }
 
-    /// The first waiting attempt whose prompt is there, if no row of its earlier life is in flight any more.
+    /// The first waiting attempt whose prompt is there and whose gateway is, if no row of its earlier life is in flight any more.
     fn next_waiting(&self) -> Option<Rank> {
-        let rank = *self.waiting.iter().find(|r| !matches!(self.attempts[&r.1].state, AttemptState::Tokenising))?;
+        let rank = *self.waiting.iter().find(|r| self.attempts[&r.1].state.is_runnable())?;
         (self.attempts[&rank.1].rows_in_flight == 0).then_some(rank)
     }
 

@@ -142,6 +142,13 @@ impl<R: Rules> Engine<R> {
 
     /// Sends a running attempt back to wait; its known tokens are kept and recomputed, to the same bits.
     pub(crate) fn preempt(&mut self, rank: Rank) {
+        self.take_place(rank);
+        self.step_machine(rank.1, AttemptEvent::Preempt);
+        self.journal(rank.1, Event::Preempted);
+    }
+
+    /// Takes an attempt's blocks and slots and puts it back into the order of those that wait.
+    pub(crate) fn take_place(&mut self, rank: Rank) {
         let key = rank.1;
         let sequences = self.attempts[&key].sequences.len();
         for s in 0..sequences {
@@ -151,9 +158,8 @@ impl<R: Rules> Engine<R> {
             }
         }
         self.running.remove(&rank);
+        self.suspended.remove(&rank);
         self.waiting.insert(rank);
-        self.step_machine(key, AttemptEvent::Preempt);
-        self.journal(key, Event::Preempted);
     }
 
     /// Takes a sequence's blocks, slot and place in the index away. Its rows in flight are flagged; its blocks wait for their fence.

@@ -27,6 +27,11 @@ impl Flag {
         self.0.load(Ordering::Acquire)
     }
 
+    /// Tells it from every other flag that is alive.
+    pub(crate) fn identity(&self) -> usize {
+        Arc::as_ptr(&self.0) as usize
+    }
+
     /// Whether both are the same flag, so their rows the same sequence's.
     pub fn is_same(&self, other: &Flag) -> bool {
         Arc::ptr_eq(&self.0, &other.0)

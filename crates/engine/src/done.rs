@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use lifecycle::event::Event;
-use lifecycle::{AttemptEvent, AttemptState, Cause, Outcome, Rules, StepId};
+use lifecycle::{AttemptEvent, AttemptState, Cause, Outcome, Resumable, Rules, StepId};
 
 use crate::device::{DeviceError, RowDone, Sampled, StepDone};
 use crate::engine::{Engine, InFlight, RowRef};
@@ -133,7 +133,7 @@ impl<R: Rules> Engine<R> {
             _ => None,
         };
         let attempt_id = attempt.id.clone();
-        if matches!(attempt.state, AttemptState::Prefilling) {
+        if matches!(attempt.state, AttemptState::Prefilling | AttemptState::Suspended { was: Resumable::Prefilling }) {
             self.step_machine(row.key, AttemptEvent::FirstToken);
         }
         if self.attempts[&row.key].generated == 1 {
@@ -154,6 +154,8 @@ impl<R: Rules> Engine<R> {
         let rank = self.attempts[&row.key].rank;
         if self.running.contains(&rank) {
             self.preempt(rank);
+        } else if self.suspended.contains(&rank) {
+            self.take_place(rank); // its machine learns of it when it goes on
         }
     }
 

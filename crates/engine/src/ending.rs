@@ -96,6 +96,7 @@ impl<R: Rules> Engine<R> {
         let usage = Usage { prompt: attempt.prompt_len, cached_prompt: attempt.cached_prompt, generated: attempt.generated };
         self.waiting.remove(&rank);
         self.running.remove(&rank);
+        self.suspended.remove(&rank);
         for s in (0..sequences).filter(|s| R::ends_sequence(*s)) {
             self.retire_sequence(key, s);
         }

@@ -27,7 +27,7 @@ pub(crate) struct RowRef {
 }
 
 /// A step that is not over.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct InFlight {
     pub id: StepId,
     pub rows: Vec<RowRef>,
@@ -45,6 +45,8 @@ pub struct Engine<R: Rules = Sound> {
     pub(crate) owners: HashMap<Owner, u64>,
     pub(crate) waiting: BTreeSet<Rank>,
     pub(crate) running: BTreeSet<Rank>,
+    /// Suspended with slots and blocks.
+    pub(crate) suspended: BTreeSet<Rank>,
     pub(crate) deadlines: BTreeMap<(Time, u64), lifecycle::Cause>,
     pub(crate) slots: Vec<Slot>,
     pub(crate) in_flight: VecDeque<InFlight>,
@@ -75,6 +77,7 @@ impl<R: Rules> Engine<R> {
             owners: HashMap::new(),
             waiting: BTreeSet::new(),
             running: BTreeSet::new(),
+            suspended: BTreeSet::new(),
             deadlines: BTreeMap::new(),
             slots: (0..slots).rev().map(Slot).collect(),
             in_flight: VecDeque::new(),
@@ -98,6 +101,8 @@ impl<R: Rules> Engine<R> {
             Input::Refused { attempt, outcome } => self.refused(&attempt, outcome),
             Input::End { attempt, number, outcome } => self.end_by_name(&attempt, number, outcome),
             Input::Stop { attempt, sequence } => self.stop_found(&attempt, sequence),
+            Input::Suspend { attempt } => self.suspend(&attempt),
+            Input::Attach { attempt } => self.attach(&attempt),
             Input::StepDone(done) => self.step_done(done),
             Input::DeviceLost(why) => self.device_lost(&why),
             Input::Tick => self.fire_deadlines(now),

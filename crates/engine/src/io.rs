@@ -65,6 +65,16 @@ pub enum Input {
         /// Which sequence.
         sequence: u32,
     },
+    /// The session of its gateway is lost: from the next step on it is not scheduled; it keeps its blocks (C-10). Twice is once.
+    Suspend {
+        /// Which attempt.
+        attempt: AttemptId,
+    },
+    /// A session of its gateway has taken it up: it goes on where it was. Nothing where it is not suspended.
+    Attach {
+        /// Which attempt.
+        attempt: AttemptId,
+    },
     /// A step's fence completed, or it failed.
     StepDone(StepDone),
     /// The device refused a plan for good.

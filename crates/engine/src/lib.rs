@@ -5,7 +5,7 @@
 //! ```text
 //!   Submit ─► tokenising ─► waiting ─► running ─► steps in flight ─► ended ─► (fence) ─► released
 //!                 │            ▲          │ preempt
-//!                 └── cancel, deadline and error end it from every one of these
+//!                 └── cancel, deadline and error end it from every one of these; a lost session suspends it in every one
 //! ```
 
 mod admission;
@@ -16,9 +16,12 @@ pub mod device;
 mod done;
 mod ending;
 mod engine;
+mod fingerprint;
+mod fork;
 pub mod io;
 mod plan;
 mod snapshot;
+mod suspend;
 mod tombstone;
 
 pub use config::EngineConfig;
@@ -26,6 +29,7 @@ pub use device::{
     Device, DeviceError, DeviceLimits, DoneSink, Flag, Row, RowDone, RowTokens, Sampled, Slot, SlotStart, StepDone, StepPlan, SubmitError,
 };
 pub use engine::Engine;
+pub use fork::FlagMap;
 pub use io::{Effect, Input, Submission};
 
 #[cfg(test)]

@@ -33,10 +33,9 @@ impl<R: Rules> Engine<R> {
                 plan = Some(StepPlan { id: draft.id, rows: draft.rows });
                 break;
             }
-            if !self.in_flight.is_empty() || self.running.is_empty() {
+            if !self.in_flight.is_empty() || !self.unstick() {
                 break;
             }
-            self.unstick();
         }
         (plan, std::mem::take(&mut self.out))
     }
@@ -60,15 +59,21 @@ impl<R: Rules> Engine<R> {
     }
 
     /// Nothing is in flight and nothing that runs can go on: the youngest gives way, and ends if it is alone (the pool shrank under it).
-    // contract: C-16
-    fn unstick(&mut self) {
-        let Some(youngest) = self.running.last().copied() else { return };
+    /// While suspended attempts keep blocks, it waits for them instead. Whether anything changed.
+    // contract: C-10, C-16
+    fn unstick(&mut self) -> bool {
+        let Some(youngest) = self.running.last().copied() else { return false };
         if self.running.len() > 1 {
-            return self.preempt(youngest);
+            self.preempt(youngest);
+            return true;
+        }
+        if !self.suspended.is_empty() {
+            return false;
         }
         let why = "the pool has too few usable blocks left for this run";
         self.end_attempt(youngest.1, Outcome::because(Cause::WorkerError, why));
         self.release_if_drained(youngest.1);
+        true
     }
 
     fn plan_sequence(&mut self, rank: Rank, s: usize, draft: &mut Draft) {

@@ -1,17 +1,21 @@
 //! One consistent cut of the engine: the account of C-15 and the runs.
 // contract: C-15
 
-use lifecycle::message::{AttemptCut, BlockCut, Held, Snapshot};
-use lifecycle::{AttemptState, Rules, StepId};
+use std::collections::HashSet;
 
+use kv::{BlockId, Lease, Owner};
+use lifecycle::message::{AttemptCut, BlockCut, Held, Snapshot};
+use lifecycle::{AttemptId, AttemptState, Rules, StepId};
+
+use crate::attempt::Attempt;
 use crate::engine::Engine;
 
 impl<R: Rules> Engine<R> {
-    /// The account and the live attempts; with every block if `blocks` (O(pool)).
-    pub fn snapshot(&self, blocks: bool) -> Snapshot {
+    /// The account and the live attempts; with every block if `blocks` (O(pool)). `orphaned` says which attempts no gateway claims.
+    pub fn snapshot(&self, blocks: bool, orphaned: &dyn Fn(&AttemptId) -> bool) -> Snapshot {
         let account = self.pool.account();
         let (mut queued, mut running, mut stopping) = (0, 0, 0);
-        let mut attempts: Vec<&crate::attempt::Attempt> = self.attempts.values().collect();
+        let mut attempts: Vec<&Attempt> = self.attempts.values().collect();
         attempts.sort_by_key(|a| a.rank);
         for a in &attempts {
             match a.state {
@@ -26,7 +30,7 @@ impl<R: Rules> Engine<R> {
             total: account.total,
             free: account.free,
             active: account.active,
-            orphaned: 0,
+            orphaned: self.orphaned(orphaned),
             cached: account.cached,
             draining: account.draining,
             quarantined: account.quarantined,
@@ -49,6 +53,16 @@ impl<R: Rules> Engine<R> {
         }
     }
 
+    /// Active blocks whose owners are all attempts that no gateway claims. Walks those attempts' blocks, not the pool.
+    // contract: C-15
+    fn orphaned(&self, orphaned: &dyn Fn(&AttemptId) -> bool) -> u32 {
+        let claimless: Vec<&Attempt> = self.attempts.values().filter(|a| orphaned(&a.id)).collect();
+        let of_them: HashSet<Owner> = claimless.iter().flat_map(|a| a.sequences.iter().map(|s| s.owner)).collect();
+        let held = claimless.iter().flat_map(|a| &a.sequences).flat_map(|s| &s.leases).map(Lease::block);
+        let blocks: HashSet<BlockId> = held.filter(|b| self.pool.is_owned_within(*b, &of_them)).collect();
+        blocks.len() as u32
+    }
+
     /// Each table by its own length: they should agree, and where one does not an entry was left behind.
     fn held(&self) -> Held {
         let slots_total = self.limits.slots.min(self.config.max_running);
@@ -56,7 +70,7 @@ impl<R: Rules> Engine<R> {
             attempts: self.attempts.len().max(self.by_id.len()) as u32,
             owners: self.owners.len() as u32,
             waiting: self.waiting.len() as u32,
-            running: self.running.len() as u32,
+            running: (self.running.len() + self.suspended.len()) as u32,
             deadlines: self.deadlines.len() as u32,
             slots: slots_total.saturating_sub(self.slots.len() as u32),
             slots_total,

@@ -6,12 +6,12 @@ use std::collections::{BTreeMap, HashMap};
 use lifecycle::{AttemptId, Outcome};
 
 /// Remembered cancels, and the low-water mark of submit numbers.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Tombstones {
-    limit: usize,
-    mark: u64,
-    cancelled: HashMap<AttemptId, (u64, Outcome)>,
-    by_number: BTreeMap<u64, AttemptId>,
+    pub(crate) limit: usize,
+    pub(crate) mark: u64,
+    pub(crate) cancelled: HashMap<AttemptId, (u64, Outcome)>,
+    pub(crate) by_number: BTreeMap<u64, AttemptId>,
 }
 
 impl Tombstones {

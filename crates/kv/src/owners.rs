@@ -33,6 +33,14 @@ impl Owners {
         }
     }
 
+    pub(crate) fn are_within(&self, among: &HashSet<Owner>) -> bool {
+        match self {
+            Owners::None => true,
+            Owners::One(one) => among.contains(one),
+            Owners::Many(all) => all.is_subset(among),
+        }
+    }
+
     /// False where the owner is listed already.
     pub(crate) fn insert(&mut self, owner: Owner) -> bool {
         match self {
@@ -73,8 +81,8 @@ impl Owners {
 /// The owners that left this hand-out last.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Former {
-    last: [Option<Owner>; FORMER_MAX],
-    next: u8,
+    pub(crate) last: [Option<Owner>; FORMER_MAX],
+    pub(crate) next: u8,
 }
 
 impl Former {

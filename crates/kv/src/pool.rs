@@ -12,7 +12,7 @@
 //!
 //! Invariant: a block is handed out only when it has no owner, no open fence and is not condemned.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::marker::PhantomData;
 
 use lifecycle::{Rules, Sound, StepId};
@@ -37,8 +37,8 @@ pub struct Pool<R: Rules = Sound> {
     pub(crate) owned: HashMap<Owner, u32>,
     pub(crate) uses: u64,
     pub(crate) counts: Counts,
-    block_tokens: u32,
-    rules: PhantomData<R>,
+    pub(crate) block_tokens: u32,
+    pub(crate) rules: PhantomData<R>,
 }
 
 /// What is counted as it happens.
@@ -102,6 +102,11 @@ impl<R: Rules> Pool<R> {
     // contract: C-16
     pub fn capacity(&self) -> u32 {
         R::capacity(self.available(), self.counts.draining)
+    }
+
+    /// Whether a block has owners and all of them are among these. As costly as the block has owners.
+    pub fn is_owned_within(&self, block: BlockId, among: &HashSet<Owner>) -> bool {
+        self.slots.get(block.0 as usize).is_some_and(|slot| slot.owners.len() > 0 && slot.owners.are_within(among))
     }
 
     /// In how many blocks this owner is listed. 0 once everything of it is retired; anything else then is a dropped lease.

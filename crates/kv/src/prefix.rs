@@ -104,14 +104,14 @@ pub(crate) struct Gone {
 pub(crate) struct Index {
     pub(crate) nodes: Items<Option<Node>>,
     pub(crate) links: Items<Link>,
-    vacant: Vec<u32>,
-    serial: u64,
+    pub(crate) vacant: Vec<u32>,
+    pub(crate) serial: u64,
     pub(crate) roots: HashMap<RootKey, NodeId>,
     pub(crate) idle_roots: List,
     pub(crate) pending_of: HashMap<Owner, List>,
     pub(crate) pending: u32,
     pub(crate) pending_max: u32,
-    block_tokens: u32,
+    pub(crate) block_tokens: u32,
 }
 
 impl Index {

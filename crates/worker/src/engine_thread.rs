@@ -208,7 +208,7 @@ impl EngineThread {
                 }
             }
             Down::Snapshot { ask, blocks } => {
-                let mut snapshot = Box::new(self.engine.snapshot(blocks));
+                let mut snapshot = Box::new(self.engine.snapshot(blocks, &|_| false));
                 snapshot.held.answers = self.answers.len() as u32;
                 self.say(Up::Snapshot { ask, snapshot });
             }

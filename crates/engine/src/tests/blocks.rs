@@ -59,7 +59,7 @@ fn full_pool() -> World {
     for _ in 0..6 {
         w.step();
     }
-    assert_eq!((w.engine.snapshot(false).active, w.engine.steps_in_flight()), (12, 1));
+    assert_eq!((w.cut().active, w.engine.steps_in_flight()), (12, 1));
     w
 }
 
@@ -69,7 +69,7 @@ fn nobody_is_preempted_while_blocks_come_back_by_themselves() {
     let mut w = full_pool();
     w.cancel("c", Cause::ClientClosed);
     w.fill();
-    let s = w.engine.snapshot(false);
+    let s = w.cut();
     assert_eq!((s.draining, s.active, w.engine.steps_in_flight()), (4, 8, 1), "a and b wait for what c leaves");
     assert_eq!((w.seen("a").preempted, w.seen("b").preempted), (0, 0));
     w.finish(30);

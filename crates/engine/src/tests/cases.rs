@@ -84,7 +84,7 @@ fn cancels_after_the_end_change_nothing_and_say_what_won() {
     w.cancel("a", Cause::ClientClosed);
     w.assert_at_rest();
     assert_eq!(w.seen("a").ended, ended);
-    assert_eq!(w.engine.snapshot(false).tombstones, 0, "an old cancel leaves nothing behind");
+    assert_eq!(w.cut().tombstones, 0, "an old cancel leaves nothing behind");
 
     w.submit("b", &prompt(2, 9), 100);
     w.step();
@@ -102,7 +102,7 @@ fn a_cancel_before_its_submit_computes_nothing() {
     let mut w = World::small(40);
     let s = w.submission("late");
     w.cancel("late", Cause::CancelRequested);
-    assert_eq!(w.engine.snapshot(false).tombstones, 1);
+    assert_eq!(w.cut().tombstones, 1);
     w.start(s.clone(), &prompt(1, 9));
     assert_eq!(w.seen("late").ended[0].cause, Cause::CancelRequested);
     assert_eq!(w.seen("late").released[0].steps, 0);
@@ -110,7 +110,7 @@ fn a_cancel_before_its_submit_computes_nothing() {
     // The same submit again, after all is forgotten: never executed twice.
     w.start(s, &prompt(1, 9));
     assert!(!w.step());
-    assert_eq!(w.engine.snapshot(false).tombstones, 0);
+    assert_eq!(w.cut().tombstones, 0);
     w.assert_at_rest();
 }
 
@@ -122,7 +122,7 @@ fn forgotten_tombstones_raise_the_mark() {
     for i in 0..3 {
         w.cancel(&format!("t{i}"), Cause::ClientClosed);
     }
-    assert_eq!(w.engine.snapshot(false).tombstones, 2);
+    assert_eq!(w.cut().tombstones, 2);
     w.start(early[0].clone(), &prompt(1, 5));
     assert!(!w.step(), "forgotten, so refused");
 }
@@ -220,7 +220,7 @@ fn deadlines_fire_in_queue_prefill_and_decode() {
     for _ in 0..3 {
         w.step();
     }
-    let prefilling = |w: &World| w.engine.snapshot(false).attempts.iter().any(|a| a.attempt == id("prefill") && a.state == "prefilling");
+    let prefilling = |w: &World| w.cut().attempts.iter().any(|a| a.attempt == id("prefill") && a.state == "prefilling");
     assert!(prefilling(&w), "150 tokens are more than three steps");
     w.now = Time(800);
     w.apply(Input::Tick);
@@ -299,11 +299,11 @@ fn a_hung_step_quarantines_its_blocks_and_a_late_fence_changes_nothing() {
     let done = w.device.fail_step(DeviceError::Hung("simulated".into())).expect("a step is queued");
     w.device.queue.clear();
     w.apply(Input::StepDone(done));
-    let s = w.engine.snapshot(false);
+    let s = w.cut();
     assert!(s.quarantined >= 3 && s.is_conserved());
     let quarantined = s.quarantined;
     w.apply(Input::StepDone(crate::StepDone { id: late, result: Ok(vec![RowDone::Computed { sampled: None, late: false }]) }));
-    let s = w.engine.snapshot(false);
+    let s = w.cut();
     assert_eq!(s.quarantined, quarantined);
     assert!(s.late_completions >= 1);
     w.submit("b", &prompt(2, 10), 5);
@@ -324,7 +324,7 @@ fn a_lost_device_ends_everything_and_refuses_more() {
     assert_eq!(w.seen("b").ended[0].cause, Cause::DeviceError);
     w.apply(Input::DeviceLost("again".into()));
     assert_eq!((w.engine.is_lost(), w.lost.as_slice()), (Some("simulated"), &["simulated".to_owned()][..]));
-    assert_eq!(w.engine.snapshot(false).device_lost.as_deref(), Some("simulated"));
+    assert_eq!(w.cut().device_lost.as_deref(), Some("simulated"));
     w.assert_at_rest();
 }
 

@@ -36,12 +36,12 @@ fn a_fence_that_overtakes_another_gives_both_steps_up() {
     w.apply(Input::StepDone(second));
     assert_eq!(w.seen("a").ended[0].cause, Cause::DeviceError);
     assert!(w.seen("a").ended[0].reason.as_ref().is_some_and(|r| r.contains("overtaken")), "{:?}", w.seen("a").ended);
-    let s = w.engine.snapshot(false);
+    let s = w.cut();
     assert!(s.quarantined >= 3 && s.is_conserved(), "{s:?}");
     assert_eq!((w.engine.steps_in_flight(), s.late_completions), (0, 0));
     assert_eq!(w.failures, [s.quarantined, 0], "the run's blocks are in both steps and taken along once");
     w.apply(Input::StepDone(first));
-    assert_eq!(w.engine.snapshot(false).late_completions, 1);
+    assert_eq!(w.cut().late_completions, 1);
     w.submit("b", &prompt(2, 10), 5);
     w.finish(50);
     w.assert_at_rest();
@@ -63,7 +63,7 @@ fn a_fence_that_does_not_match_its_plan_fails_the_step() {
     // It is over all the same: nothing is taken along.
     w.finish(5);
     w.assert_at_rest();
-    assert_eq!((w.engine.snapshot(false).quarantined, w.failures), (0, vec![0]));
+    assert_eq!((w.cut().quarantined, w.failures), (0, vec![0]));
 }
 
 /// What was journalled of a run's steps: layers of dropped rows, and counts of computed ones as (prompt, generated, discarded, late).
@@ -286,7 +286,7 @@ fn a_run_that_needs_the_whole_pool_runs_and_one_block_more_is_refused() {
 }
 
 fn state(w: &World, name: &str) -> Option<&'static str> {
-    w.engine.snapshot(false).attempts.iter().find(|a| a.attempt == id(name)).map(|a| a.state)
+    w.cut().attempts.iter().find(|a| a.attempt == id(name)).map(|a| a.state)
 }
 
 #[test]
@@ -318,7 +318,7 @@ fn who_fits_beside_another_to_the_block_is_let_in_and_who_does_not_waits() {
         let mut w = World::small(10);
         capped(&mut w, "a", 20);
         w.step();
-        assert_eq!(w.engine.snapshot(false).active, 3);
+        assert_eq!(w.cut().active, 3);
         w.submit("b", &prompt(2, len), 1);
         w.fill();
         assert_eq!(state(&w, "b"), Some(expected), "{len} tokens, seven blocks are left");

@@ -21,7 +21,7 @@ fn world(blocks: u32, step_tokens: u32, in_flight: u32) -> World {
 }
 
 fn blocks(w: &World, name: &str) -> u32 {
-    w.engine.snapshot(false).attempts.iter().find(|a| a.attempt == id(name)).map_or(0, |a| a.blocks)
+    w.cut().attempts.iter().find(|a| a.attempt == id(name)).map_or(0, |a| a.blocks)
 }
 
 /// Rows of the queued steps: (position, tokens, whether one is chosen), step by step.
@@ -40,7 +40,7 @@ fn a_run_that_is_left_alone_with_too_few_blocks_ends_and_says_so() {
     let done = w.device.fail_step(DeviceError::Hung("simulated".into())).expect("a step is queued");
     w.device.queue.clear();
     w.apply(Input::StepDone(done));
-    let left = 12 - w.engine.snapshot(false).quarantined;
+    let left = 12 - w.cut().quarantined;
     assert!((3..10).contains(&left), "room for the prompt of a and not for its answer: {left}");
     w.finish(60);
     let ended = &w.seen("a").ended[0];

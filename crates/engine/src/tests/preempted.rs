@@ -25,7 +25,7 @@ fn crowd() -> World {
 
 /// A run that is preempted now, and how many of its rows are in steps that are not over.
 fn preempted(w: &World) -> Option<(&'static str, u32)> {
-    let cut = w.engine.snapshot(false);
+    let cut = w.cut();
     let run = RUNS.into_iter().find(|run| cut.attempts.iter().any(|a| a.attempt == id(run) && a.state == "preempted"))?;
     let key = w.engine.by_id[&id(run)];
     Some((run, w.engine.attempts[&key].rows_in_flight))
@@ -67,13 +67,13 @@ fn a_preempted_run_that_is_in_no_step_is_released_by_its_cancel_at_once() {
     let run = until_preempted(&mut w, |rows| rows == 0);
     let before = w.seen(run);
     assert!(before.preempted > 0 && before.released.is_empty());
-    let available = w.engine.snapshot(false);
+    let available = w.cut();
     w.cancel(run, Cause::ClientClosed);
     let seen = w.seen(run);
     assert_eq!((seen.ended[0].cause, seen.released.len(), seen.released[0].blocks_held), (Cause::ClientClosed, 1, 0));
     assert_eq!(seen.acknowledged, [Some(Cause::ClientClosed)]);
     // It held nothing, so nothing moved; and it does not wait for a turn any more.
-    let after = w.engine.snapshot(false);
+    let after = w.cut();
     assert_eq!((after.free, after.active, after.draining), (available.free, available.active, available.draining));
     assert_eq!(after.held.waiting, available.held.waiting - 1);
     the_others_notice_nothing(&mut w, run);
@@ -89,7 +89,7 @@ fn a_preempted_run_that_a_step_still_holds_is_released_behind_that_step() {
     w.cancel(run, Cause::ClientReset);
     let seen = w.seen(run);
     assert_eq!((seen.ended[0].cause, seen.released.len()), (Cause::ClientReset, 0), "a step that is not over has a row of it");
-    assert!(w.engine.snapshot(false).draining > 0, "and its blocks wait for that step");
+    assert!(w.cut().draining > 0, "and its blocks wait for that step");
     w.cancel(run, Cause::CancelRequested);
     assert_eq!(w.seen(run).acknowledged, [Some(Cause::ClientReset), Some(Cause::ClientReset)]);
     the_others_notice_nothing(&mut w, run);

@@ -7,7 +7,7 @@ use std::collections::{HashMap, VecDeque};
 
 use kv::BlockId;
 use lifecycle::event::Event;
-use lifecycle::message::Receipt;
+use lifecycle::message::{Receipt, Snapshot};
 use lifecycle::params::Sampling;
 use lifecycle::{AttemptId, Cause, Outcome, RunId, RunKey, Tenant, Time};
 
@@ -319,7 +319,11 @@ impl World {
                 break;
             }
         }
-        assert!(self.engine.is_idle(), "something is still alive after {limit} steps: {:?}", self.engine.snapshot(false).attempts);
+        assert!(self.engine.is_idle(), "something is still alive after {limit} steps: {:?}", self.cut().attempts);
+    }
+
+    pub fn cut(&self) -> Snapshot {
+        self.engine.snapshot(false, &|_| false)
     }
 
     pub fn seen(&self, name: &str) -> Seen {
@@ -329,7 +333,7 @@ impl World {
     /// Everything is back: no owner, no open fence, no state of any run.
     pub fn assert_at_rest(&self) {
         self.engine.audit().expect("the audit agrees");
-        let s = self.engine.snapshot(false);
+        let s = self.cut();
         assert!(s.is_conserved());
         assert_eq!((s.free + s.cached + s.quarantined, s.active, s.draining), (s.total, 0, 0));
         assert_eq!((s.queued, s.running, s.stopping, s.attempts.len()), (0, 0, 0, 0));

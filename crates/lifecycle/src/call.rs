@@ -1,117 +1,22 @@
 //! The gateway's view of a run: one register for its outcome, and three facts that are kept apart (C-6): outcome, delivery, release.
 //!
 //! Before dispatch the call decides by itself how the run ends; after it the engine does, and the call only wants (C-4). A cancel is
-//! repeated until the worker says `released` or is lost (C-9). The whole table is in `snapshots/call.txt`.
+//! repeated until the worker says `released` or is lost (C-9). A lost attempt may be followed by another one (C-7): then the run waits for a
+//! worker as it did at first, and what is said of the lost attempt changes nothing. The whole table is in `snapshots/call.txt`.
 //!
-//! Invariant: the outcome is set once and never changes; the run settles once, when it is released or void and its delivery is over.
+//! Invariant: the outcome is set once and never changes; the run settles once, when it is released or void and its delivery is over; it is
+//! proven only if no attempt of it is void.
+
+mod words;
+
+pub use words::{CallEffect, CallEvent, CallState};
 
 use crate::attempt::{Applied, Defect};
 use crate::register::Register;
 use crate::{Cause, Delivery};
 
-/// Where a run is, seen from its gateway.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
-pub enum CallState {
-    /// Taken on; no worker knows of it.
-    #[default]
-    Accepted,
-    /// The submit is sent.
-    Dispatched,
-    /// The worker took it on.
-    Live,
-    /// A cancel is sent; the worker has not said how it ended.
-    Stopping {
-        /// The cause that was sent.
-        cause: Cause,
-    },
-    /// The outcome is set; the worker may still hold blocks.
-    Ended {
-        /// Why it ended.
-        cause: Cause,
-    },
-    /// The worker holds nothing of it; the caller's answer is not over yet.
-    Released {
-        /// Why it ended.
-        cause: Cause,
-    },
-    /// The worker is lost, nobody can say "released"; the caller's answer is not over yet.
-    Void {
-        /// Why it ended.
-        cause: Cause,
-    },
-    /// Nothing is held but the record.
-    Settled {
-        /// Why it ended.
-        cause: Cause,
-        /// Whether no block can be left: the worker said `released`, or the run never reached one. False after a void.
-        proven: bool,
-    },
-}
-
-/// What can happen to a call.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub enum CallEvent {
-    /// The submit is about to be sent.
-    Dispatch,
-    /// The worker took the current attempt on.
-    WorkerAccepted,
-    /// Somebody no longer wants the run, or the gateway turns it away: a disconnect, a cancel by name, a deadline, a shutdown, a limit.
-    Want(Cause),
-    /// The worker decided how an attempt ends.
-    WorkerEnded {
-        /// Which attempt.
-        attempt: u32,
-        /// Why.
-        cause: Cause,
-    },
-    /// The worker holds nothing of an attempt any more.
-    WorkerReleased {
-        /// Which attempt.
-        attempt: u32,
-    },
-    /// The worker is gone for good: a new incarnation answered, or its lease ran out.
-    WorkerLost,
-    /// The caller's answer is over.
-    Delivered(Delivery),
-    /// The cancel driver's tick.
-    Retry,
-}
-
-/// What the shell must do. The order in a list is the order of doing.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub enum CallEffect {
-    /// Send a cancel to the attempt's worker.
-    SendCancel {
-        /// Which attempt.
-        attempt: u32,
-        /// Why.
-        cause: Cause,
-        /// 1 for the first.
-        count: u32,
-    },
-    /// Write the outcome. Once a run.
-    OutcomeSet {
-        /// Why it ended.
-        cause: Cause,
-    },
-    /// Write that a cause lost. Once a cause.
-    Superseded {
-        /// The one that lost.
-        cause: Cause,
-        /// The one that won.
-        won: Cause,
-    },
-    /// Write that the worker is lost and the release unproven.
-    Void,
-    /// Let go of everything but the record. Once a run.
-    Settle {
-        /// As [`CallState::Settled`]'s `proven`.
-        proven: bool,
-    },
-}
-
 /// A run at its gateway.
-#[derive(Clone, PartialEq, Eq, Debug, Default)]
+#[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
 pub struct Call {
     state: CallState,
     register: Register,
@@ -119,6 +24,8 @@ pub struct Call {
     wanted: Vec<Cause>,
     cancels_sent: u32,
     delivery: Option<Delivery>,
+    /// An attempt of it is void: nobody can say that nothing is left of it.
+    voided: bool,
 }
 
 impl Call {
@@ -168,9 +75,19 @@ impl Call {
         self.delivery
     }
 
-    /// Whether the worker said `released`, or never held anything.
+    /// Whether the worker said `released`, or none ever held anything. Never after a void.
     pub const fn is_released(&self) -> bool {
-        matches!(self.state, CallState::Released { .. } | CallState::Settled { proven: true, .. })
+        matches!(self.state, CallState::Released { .. } | CallState::Settled { .. }) && !self.voided
+    }
+
+    /// Whether a worker has it, or had it and has not said `released`.
+    pub const fn is_at_worker(&self) -> bool {
+        matches!(self.state, CallState::Dispatched | CallState::Live | CallState::Stopping { .. } | CallState::Ended { .. })
+    }
+
+    /// Whether an attempt of it is void, so that its release is proven no more.
+    pub const fn is_voided(&self) -> bool {
+        self.voided
     }
 
     /// Whether nothing is held but the record.
@@ -201,14 +118,24 @@ impl Call {
         use CallEvent as E;
         let mut effects = Vec::new();
         let applied = match event {
-            E::Dispatch => self.dispatch(),
-            E::WorkerAccepted => self.worker_accepted(event),
+            E::Dispatch { after } => self.dispatch(after),
             E::Want(cause) => self.want(cause, &mut effects),
-            E::WorkerEnded { attempt, .. } | E::WorkerReleased { attempt } if attempt < self.attempt() => Applied::NoOp,
-            E::WorkerEnded { attempt, .. } | E::WorkerReleased { attempt } if attempt > self.attempt() => self.defect(event),
+            E::WorkerEnded { attempt, .. }
+            | E::WorkerReleased { attempt }
+            | E::WorkerAccepted { attempt }
+            | E::WorkerLost { attempt, .. }
+                if attempt != self.attempt() =>
+            {
+                if attempt < self.attempt() {
+                    Applied::NoOp
+                } else {
+                    self.defect(event)
+                }
+            }
+            E::WorkerAccepted { .. } => self.worker_accepted(event),
             E::WorkerEnded { cause, .. } => self.worker_ended(cause, event, &mut effects),
             E::WorkerReleased { .. } => self.worker_released(event),
-            E::WorkerLost => self.worker_lost(&mut effects),
+            E::WorkerLost { again, .. } => self.worker_lost(again, &mut effects),
             E::Delivered(delivery) => self.delivered(delivery),
             E::Retry if self.needs_retry() => self.send_cancel(&mut effects),
             E::Retry => Applied::NoOp,
@@ -217,9 +144,10 @@ impl Call {
         (applied, effects)
     }
 
-    fn dispatch(&mut self) -> Applied {
+    // contract: C-5
+    fn dispatch(&mut self, after: u32) -> Applied {
         // A run that ended before its dispatch must not reach a worker: the register refuses, and the shell sends nothing on a no-op.
-        if self.state != CallState::Accepted || !self.register.next_attempt(0) {
+        if self.state != CallState::Accepted || !self.register.next_attempt(after) {
             return Applied::NoOp;
         }
         self.state = CallState::Dispatched;
@@ -243,10 +171,10 @@ impl Call {
             self.wanted.push(cause);
         }
         match self.state {
-            // No worker knows of it: this call is the decider, and there is nothing to release.
+            // No worker has it: this call is the decider, and there is nothing to release. What a lost worker held stays void.
             CallState::Accepted => {
                 self.set_outcome(cause, effects);
-                self.state = CallState::Released { cause };
+                self.state = if self.voided { CallState::Void { cause } } else { CallState::Released { cause } };
                 Applied::Moved
             }
             CallState::Dispatched | CallState::Live => {
@@ -277,6 +205,8 @@ impl Call {
 
     fn worker_ended(&mut self, cause: Cause, event: CallEvent, effects: &mut Vec<CallEffect>) -> Applied {
         match self.state {
+            // The last words of a lost worker about a run that waits for another.
+            CallState::Accepted if self.voided => Applied::NoOp,
             CallState::Accepted => self.defect(event),
             CallState::Dispatched | CallState::Live | CallState::Stopping { .. } => {
                 self.set_outcome(cause, effects);
@@ -298,6 +228,7 @@ impl Call {
                 self.state = CallState::Released { cause };
                 Applied::Moved
             }
+            CallState::Accepted if self.voided => Applied::NoOp,
             // In a session the end comes before the release, so a release without an end is a fault.
             CallState::Accepted | CallState::Dispatched | CallState::Live | CallState::Stopping { .. } => self.defect(event),
             _ if self.attempt() == 0 => self.defect(event),
@@ -306,8 +237,15 @@ impl Call {
         }
     }
 
-    fn worker_lost(&mut self, effects: &mut Vec<CallEffect>) -> Applied {
+    fn worker_lost(&mut self, again: bool, effects: &mut Vec<CallEffect>) -> Applied {
         let cause = match self.state {
+            // contract: C-7. In these states nobody wants it to end, and what was delivered is the caller's to say.
+            CallState::Dispatched | CallState::Live if again && self.delivery.is_none() => {
+                effects.push(CallEffect::Void);
+                self.voided = true;
+                self.state = CallState::Accepted;
+                return Applied::Moved;
+            }
             // contract: C-7. No silence: what was asked for, else that the worker is lost.
             CallState::Dispatched | CallState::Live | CallState::Stopping { .. } => {
                 let cause = self.wanted().unwrap_or(Cause::WorkerLost);
@@ -319,6 +257,7 @@ impl Call {
             CallState::Accepted | CallState::Released { .. } | CallState::Void { .. } | CallState::Settled { .. } => return Applied::NoOp,
         };
         effects.push(CallEffect::Void);
+        self.voided = true;
         self.state = CallState::Void { cause };
         Applied::Moved
     }
@@ -342,8 +281,7 @@ impl Call {
 
     fn settle(&mut self, effects: &mut Vec<CallEffect>) {
         let (cause, proven) = match self.state {
-            CallState::Released { cause } => (cause, true),
-            CallState::Void { cause } => (cause, false),
+            CallState::Released { cause } | CallState::Void { cause } => (cause, !self.voided),
             _ => return,
         };
         if self.delivery.is_some() {
@@ -354,37 +292,5 @@ impl Call {
 
     fn defect(&self, event: CallEvent) -> Applied {
         Applied::Defect(Defect { machine: "call", state: self.state.label(), event: event.label() })
-    }
-}
-
-impl CallState {
-    /// The state's own name, one for each variant.
-    pub const fn label(self) -> &'static str {
-        match self {
-            CallState::Accepted => "accepted",
-            CallState::Dispatched => "dispatched",
-            CallState::Live => "live",
-            CallState::Stopping { .. } => "stopping",
-            CallState::Ended { .. } => "ended",
-            CallState::Released { .. } => "released",
-            CallState::Void { .. } => "void",
-            CallState::Settled { .. } => "settled",
-        }
-    }
-}
-
-impl CallEvent {
-    /// The event's name.
-    pub const fn label(self) -> &'static str {
-        match self {
-            CallEvent::Dispatch => "dispatch",
-            CallEvent::WorkerAccepted => "worker_accepted",
-            CallEvent::Want(_) => "want",
-            CallEvent::WorkerEnded { .. } => "worker_ended",
-            CallEvent::WorkerReleased { .. } => "worker_released",
-            CallEvent::WorkerLost => "worker_lost",
-            CallEvent::Delivered(_) => "delivered",
-            CallEvent::Retry => "retry",
-        }
     }
 }

@@ -6,7 +6,7 @@ use crate::Cause;
 
 /// The one register of a run: which attempt is current, and how the run ended. Both change by compare-and-set only.
 // contract: C-5
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub struct Register {
     attempt: u32,
     outcome: Option<Cause>,

@@ -15,6 +15,9 @@ fn after(events: &[CallEvent]) -> (Call, Vec<F>) {
     (call, effects)
 }
 
+const DISPATCH: CallEvent = Dispatch { after: 0 };
+const ACCEPTED: CallEvent = WorkerAccepted { attempt: 1 };
+const LOST: CallEvent = WorkerLost { attempt: 1, again: false };
 const CLOSED: Cause = Cause::ClientClosed;
 const DEADLINE: Cause = Cause::ClientDeadline;
 const ENDED: CallEvent = WorkerEnded { attempt: 1, cause: CLOSED };
@@ -24,7 +27,7 @@ const SENT: F = F::SendCancel { attempt: 1, cause: CLOSED, count: 1 };
 #[test]
 fn a_run_that_completes() {
     let stop = WorkerEnded { attempt: 1, cause: Cause::Stop };
-    let (call, effects) = after(&[Dispatch, WorkerAccepted, stop, RELEASED, Delivered(Delivery::Complete)]);
+    let (call, effects) = after(&[DISPATCH, ACCEPTED, stop, RELEASED, Delivered(Delivery::Complete)]);
     assert_eq!(effects, [F::OutcomeSet { cause: Cause::Stop }, F::Settle { proven: true }]);
     assert_eq!(call.state(), CallState::Settled { cause: Cause::Stop, proven: true });
     assert_eq!((call.attempt(), call.delivery(), call.cancels_sent()), (1, Some(Delivery::Complete), 0));
@@ -32,7 +35,7 @@ fn a_run_that_completes() {
 
 #[test]
 fn a_run_whose_caller_leaves() {
-    let (call, effects) = after(&[Dispatch, WorkerAccepted, Want(CLOSED), Delivered(Delivery::Partial), ENDED, RELEASED]);
+    let (call, effects) = after(&[DISPATCH, ACCEPTED, Want(CLOSED), Delivered(Delivery::Partial), ENDED, RELEASED]);
     assert_eq!(effects, [SENT, F::OutcomeSet { cause: CLOSED }, F::Settle { proven: true }]);
     assert_eq!(call.superseded().count(), 0);
 }
@@ -43,7 +46,7 @@ fn before_dispatch_the_call_decides_by_itself() {
     let (mut call, effects) = after(&[Want(CLOSED), Want(DEADLINE), Delivered(Delivery::None)]);
     let superseded = F::Superseded { cause: DEADLINE, won: CLOSED };
     assert_eq!(effects, [F::OutcomeSet { cause: CLOSED }, superseded, F::Settle { proven: true }]);
-    assert_eq!(call.apply(Dispatch), (Applied::NoOp, vec![]), "it must not reach a worker any more");
+    assert_eq!(call.apply(DISPATCH), (Applied::NoOp, vec![]), "it must not reach a worker any more");
     assert_eq!(call.attempt(), 0);
 }
 
@@ -51,7 +54,7 @@ fn before_dispatch_the_call_decides_by_itself() {
 #[test]
 fn after_dispatch_the_engine_decides_and_the_wish_may_lose() {
     let length = WorkerEnded { attempt: 1, cause: Cause::Length };
-    let (call, effects) = after(&[Dispatch, Want(CLOSED), Want(DEADLINE), length]);
+    let (call, effects) = after(&[DISPATCH, Want(CLOSED), Want(DEADLINE), length]);
     let lost = |cause| F::Superseded { cause, won: Cause::Length };
     assert_eq!(effects, [SENT, F::OutcomeSet { cause: Cause::Length }, lost(CLOSED), lost(DEADLINE)]);
     assert_eq!(call.superseded().collect::<Vec<_>>(), [CLOSED, DEADLINE]);
@@ -61,7 +64,7 @@ fn after_dispatch_the_engine_decides_and_the_wish_may_lose() {
 // contract: C-4
 #[test]
 fn of_several_wishes_the_first_is_sent_and_the_winner_is_never_called_superseded() {
-    let (mut call, effects) = after(&[Dispatch, WorkerAccepted, Want(CLOSED)]);
+    let (mut call, effects) = after(&[DISPATCH, ACCEPTED, Want(CLOSED)]);
     assert_eq!(effects, [SENT]);
     assert_eq!(call.apply(Want(DEADLINE)), (Applied::Superseded { won: CLOSED }, vec![]));
     assert_eq!(call.superseded().collect::<Vec<_>>(), [DEADLINE]);
@@ -74,7 +77,7 @@ fn of_several_wishes_the_first_is_sent_and_the_winner_is_never_called_superseded
 // contract: C-4, C-8
 #[test]
 fn a_wish_after_the_end_changes_nothing_and_is_written_once() {
-    for events in [&[Dispatch, ENDED][..], &[Dispatch, ENDED, RELEASED], &[Dispatch, ENDED, RELEASED, Delivered(Delivery::Partial)]] {
+    for events in [&[DISPATCH, ENDED][..], &[DISPATCH, ENDED, RELEASED], &[DISPATCH, ENDED, RELEASED, Delivered(Delivery::Partial)]] {
         let (mut call, _) = after(events);
         let state = call.state();
         let late = F::Superseded { cause: DEADLINE, won: CLOSED };
@@ -89,7 +92,7 @@ fn a_wish_after_the_end_changes_nothing_and_is_written_once() {
 // field: F-09, F-21
 #[test]
 fn a_cancel_is_repeated_until_it_is_released() {
-    let (mut call, _) = after(&[Dispatch, Want(CLOSED)]);
+    let (mut call, _) = after(&[DISPATCH, Want(CLOSED)]);
     let again = |count| F::SendCancel { attempt: 1, cause: CLOSED, count };
     assert_eq!(call.apply(Retry), (Applied::Moved, vec![again(2)]));
     assert_eq!(call.apply(ENDED).0, Applied::Moved);
@@ -104,7 +107,7 @@ fn a_cancel_is_repeated_until_it_is_released() {
 #[test]
 fn nothing_is_repeated_where_nothing_was_sent() {
     let stop = WorkerEnded { attempt: 1, cause: Cause::Stop };
-    for events in [&[][..], &[Dispatch], &[Dispatch, WorkerAccepted], &[Dispatch, stop], &[Want(CLOSED)]] {
+    for events in [&[][..], &[DISPATCH], &[DISPATCH, ACCEPTED], &[DISPATCH, stop], &[Want(CLOSED)]] {
         let (mut call, _) = after(events);
         assert_eq!(call.apply(Retry), (Applied::NoOp, vec![]), "{events:?}");
     }
@@ -113,12 +116,12 @@ fn nothing_is_repeated_where_nothing_was_sent() {
 // contract: C-7, C-20
 #[test]
 fn a_lost_worker_is_not_silence_and_not_a_release() {
-    for events in [&[Dispatch][..], &[Dispatch, WorkerAccepted]] {
+    for events in [&[DISPATCH][..], &[DISPATCH, ACCEPTED]] {
         let (mut call, _) = after(events);
-        let (_, effects) = call.apply(WorkerLost);
+        let (_, effects) = call.apply(LOST);
         assert_eq!(effects, [F::OutcomeSet { cause: Cause::WorkerLost }, F::Void]);
         assert!(!call.is_released());
-        assert_eq!(call.apply(WorkerLost), (Applied::NoOp, vec![]));
+        assert_eq!(call.apply(LOST), (Applied::NoOp, vec![]));
         assert_eq!(call.apply(RELEASED), (Applied::NoOp, vec![]), "the late word of the lost worker");
         assert_eq!(call.apply(ENDED), (Applied::Superseded { won: Cause::WorkerLost }, vec![]));
         assert_eq!(call.apply(Delivered(Delivery::Partial)), (Applied::Moved, vec![F::Settle { proven: false }]));
@@ -130,7 +133,7 @@ fn a_lost_worker_is_not_silence_and_not_a_release() {
 // contract: C-7
 #[test]
 fn a_lost_worker_gives_what_was_asked_for() {
-    let (call, effects) = after(&[Dispatch, WorkerAccepted, Want(CLOSED), Delivered(Delivery::Partial), WorkerLost]);
+    let (call, effects) = after(&[DISPATCH, ACCEPTED, Want(CLOSED), Delivered(Delivery::Partial), LOST]);
     assert_eq!(effects, [SENT, F::OutcomeSet { cause: CLOSED }, F::Void, F::Settle { proven: false }]);
     assert_eq!(call.outcome(), Some(CLOSED));
 }
@@ -138,10 +141,10 @@ fn a_lost_worker_gives_what_was_asked_for() {
 // contract: C-6, C-20
 #[test]
 fn a_worker_that_is_lost_after_the_end_voids_the_release_and_not_the_outcome() {
-    let (call, effects) = after(&[Dispatch, WorkerEnded { attempt: 1, cause: Cause::Stop }, WorkerLost, Delivered(Delivery::Complete)]);
+    let (call, effects) = after(&[DISPATCH, WorkerEnded { attempt: 1, cause: Cause::Stop }, LOST, Delivered(Delivery::Complete)]);
     assert_eq!(effects, [F::OutcomeSet { cause: Cause::Stop }, F::Void, F::Settle { proven: false }]);
     assert_eq!(call.outcome(), Some(Cause::Stop));
-    let (_, effects) = after(&[Dispatch, ENDED, RELEASED, WorkerLost]);
+    let (_, effects) = after(&[DISPATCH, ENDED, RELEASED, LOST]);
     assert_eq!(effects, [F::OutcomeSet { cause: CLOSED }], "what is released stays released");
 }
 
@@ -150,7 +153,7 @@ fn a_worker_that_is_lost_after_the_end_voids_the_release_and_not_the_outcome() {
 fn outcome_delivery_and_release_come_in_any_order() {
     let stop = WorkerEnded { attempt: 1, cause: Cause::Stop };
     for at in 0..=4 {
-        let mut events = vec![Dispatch, WorkerAccepted, stop, RELEASED];
+        let mut events = vec![DISPATCH, ACCEPTED, stop, RELEASED];
         events.insert(at, Delivered(Delivery::Complete));
         let (call, effects) = after(&events);
         assert_eq!(effects, [F::OutcomeSet { cause: Cause::Stop }, F::Settle { proven: true }], "delivered at {at}");
@@ -168,7 +171,7 @@ fn the_first_delivery_counts() {
 // contract: C-5
 #[test]
 fn words_about_another_attempt_change_nothing() {
-    let (mut call, _) = after(&[Dispatch, WorkerAccepted]);
+    let (mut call, _) = after(&[DISPATCH, ACCEPTED]);
     let before = call.clone();
     assert_eq!(call.apply(WorkerEnded { attempt: 0, cause: Cause::Stop }), (Applied::NoOp, vec![]));
     assert_eq!(call.apply(WorkerReleased { attempt: 0 }), (Applied::NoOp, vec![]));
@@ -181,13 +184,13 @@ fn words_about_another_attempt_change_nothing() {
 #[test]
 fn the_impossible_is_a_defect() {
     let cases: [(&[CallEvent], CallEvent); 7] = [
-        (&[], WorkerAccepted),
+        (&[], ACCEPTED),
         // No worker knows of it, so none can say how it ended, not even rightly.
         (&[Want(CLOSED)], WorkerEnded { attempt: 0, cause: CLOSED }),
-        (&[Want(CLOSED)], WorkerAccepted),
+        (&[Want(CLOSED)], ACCEPTED),
         (&[], WorkerEnded { attempt: 0, cause: Cause::Stop }),
-        (&[Dispatch, WorkerAccepted], RELEASED),
-        (&[Dispatch, ENDED], WorkerEnded { attempt: 1, cause: Cause::Stop }),
+        (&[DISPATCH, ACCEPTED], RELEASED),
+        (&[DISPATCH, ENDED], WorkerEnded { attempt: 1, cause: Cause::Stop }),
         (&[Want(CLOSED)], WorkerReleased { attempt: 0 }),
     ];
     for (events, event) in cases {
@@ -215,12 +218,12 @@ fn the_register_changes_by_compare_and_set_only() {
 fn the_names_are_the_api_s() {
     let name = |events: &[CallEvent]| after(events).0.name("prefilling");
     assert_eq!(name(&[]), "queued");
-    assert_eq!(name(&[Dispatch]), "queued");
-    assert_eq!(name(&[Dispatch, WorkerAccepted]), "prefilling");
-    assert_eq!(name(&[Dispatch, Want(CLOSED)]), "stopping");
-    assert_eq!(name(&[Dispatch, ENDED]), "stopping", "ended, and its release is not there yet");
-    assert_eq!(name(&[Dispatch, ENDED, RELEASED]), "ended");
-    assert_eq!(name(&[Dispatch, WorkerLost]), "ended");
+    assert_eq!(name(&[DISPATCH]), "queued");
+    assert_eq!(name(&[DISPATCH, ACCEPTED]), "prefilling");
+    assert_eq!(name(&[DISPATCH, Want(CLOSED)]), "stopping");
+    assert_eq!(name(&[DISPATCH, ENDED]), "stopping", "ended, and its release is not there yet");
+    assert_eq!(name(&[DISPATCH, ENDED, RELEASED]), "ended");
+    assert_eq!(name(&[DISPATCH, LOST]), "ended");
 }
 
 // contract: C-20
@@ -231,14 +234,74 @@ fn a_call_is_released_by_the_worker_s_word_and_by_no_loss() {
         let _ = call.apply(event);
         (call.is_released(), call.is_settled())
     };
-    assert_eq!(after(CallEvent::Dispatch), (false, false));
+    assert_eq!(after(DISPATCH), (false, false));
     assert_eq!(after(CallEvent::WorkerEnded { attempt: 1, cause: Cause::Stop }), (false, false));
     assert_eq!(after(CallEvent::WorkerReleased { attempt: 1 }), (true, false));
     assert_eq!(after(CallEvent::Delivered(Delivery::Complete)), (true, true));
     let mut lost = Call::new();
-    for event in [CallEvent::Dispatch, CallEvent::WorkerLost, CallEvent::Delivered(Delivery::None)] {
+    for event in [DISPATCH, LOST, CallEvent::Delivered(Delivery::None)] {
         let _ = lost.apply(event);
         assert!(!lost.is_released(), "{event:?}");
     }
     assert!(lost.is_settled());
+}
+
+/// After attempt 1, its worker lost and nothing delivered: the run waits for another.
+const AGAIN: [CallEvent; 3] = [DISPATCH, ACCEPTED, WorkerLost { attempt: 1, again: true }];
+
+// contract: C-5, C-7, C-20
+#[test]
+fn a_lost_attempt_is_followed_by_another_one() {
+    let (mut call, effects) = after(&AGAIN);
+    assert_eq!(effects, [F::Void], "no outcome");
+    assert_eq!((call.state(), call.attempt(), call.outcome(), call.name("?")), (CallState::Accepted, 1, None, "queued"));
+    assert_eq!(call.apply(DISPATCH), (Applied::NoOp, vec![]), "a decision that was made before the first attempt is none for the second");
+    assert_eq!(call.apply(Dispatch { after: 1 }), (Applied::Moved, vec![]));
+    assert_eq!(call.apply(Dispatch { after: 1 }), (Applied::NoOp, vec![]), "nor for a third");
+    let rest = [WorkerAccepted { attempt: 2 }, WorkerEnded { attempt: 2, cause: Cause::Stop }, WorkerReleased { attempt: 2 }];
+    let effects: Vec<F> = rest.into_iter().flat_map(|event| call.apply(event).1).collect();
+    assert_eq!(effects, [F::OutcomeSet { cause: Cause::Stop }]);
+    assert_eq!(call.apply(Delivered(Delivery::Complete)).1, [F::Settle { proven: false }], "of the first attempt nobody knows");
+    assert!(!call.is_released() && call.is_settled());
+}
+
+// contract: C-3, C-5
+#[test]
+fn late_words_of_a_lost_attempt_change_nothing() {
+    let late = [ACCEPTED, WorkerEnded { attempt: 1, cause: Cause::DeviceError }, RELEASED, LOST];
+    let mut paths = vec![AGAIN.to_vec()];
+    for event in [Dispatch { after: 1 }, WorkerAccepted { attempt: 2 }, Want(CLOSED), WorkerEnded { attempt: 2, cause: CLOSED }] {
+        paths.push([paths.last().expect("one").as_slice(), &[event]].concat());
+    }
+    for path in paths {
+        let (call, _) = after(&path);
+        for event in late {
+            let mut told = call.clone();
+            assert_eq!(told.apply(event), (Applied::NoOp, vec![]), "{event:?} after {path:?}");
+            assert_eq!(told, call);
+        }
+    }
+}
+
+// contract: C-7
+#[test]
+fn a_run_that_is_not_wanted_or_was_delivered_is_not_dispatched_again() {
+    let again = WorkerLost { attempt: 1, again: true };
+    for events in [&[DISPATCH, Want(CLOSED)][..], &[DISPATCH, ACCEPTED, Want(CLOSED)]] {
+        let (mut call, _) = after(events);
+        assert_eq!(call.apply(again).1, [F::OutcomeSet { cause: CLOSED }, F::Void], "{events:?}");
+    }
+    let (mut call, _) = after(&[DISPATCH, ACCEPTED, Delivered(Delivery::Partial)]);
+    assert_eq!(call.apply(again).1, [F::OutcomeSet { cause: Cause::WorkerLost }, F::Void, F::Settle { proven: false }]);
+    let (mut call, _) = after(&[DISPATCH, ENDED]);
+    assert_eq!(call.apply(again).1, [F::Void], "what has its outcome keeps it");
+}
+
+// contract: C-4, C-20
+#[test]
+fn a_run_that_waits_for_another_worker_is_decided_by_its_call_and_stays_unproven() {
+    let (mut call, _) = after(&AGAIN);
+    assert_eq!(call.apply(Want(CLOSED)), (Applied::Moved, vec![F::OutcomeSet { cause: CLOSED }]), "no cancel: nobody has it");
+    assert_eq!(call.state(), CallState::Void { cause: CLOSED });
+    assert_eq!(call.apply(Delivered(Delivery::None)).1, [F::Settle { proven: false }]);
 }

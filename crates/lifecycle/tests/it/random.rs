@@ -16,12 +16,12 @@ fn attempt_event() -> impl Strategy<Value = AttemptEvent> {
 fn call_event() -> impl Strategy<Value = CallEvent> {
     use CallEvent::*;
     prop_oneof![
-        2 => Just(Dispatch),
-        2 => Just(WorkerAccepted),
+        2 => (0u32..3).prop_map(|after| Dispatch { after }),
+        2 => (0u32..3).prop_map(|attempt| WorkerAccepted { attempt }),
         2 => cause().prop_map(Want),
         2 => (0u32..3, cause()).prop_map(|(attempt, cause)| WorkerEnded { attempt, cause }),
         2 => (0u32..3).prop_map(|attempt| WorkerReleased { attempt }),
-        1 => Just(WorkerLost),
+        1 => (0u32..3, any::<bool>()).prop_map(|(attempt, again)| WorkerLost { attempt, again }),
         2 => prop::sample::select(Delivery::ALL).prop_map(Delivered),
         2 => Just(Retry),
     ]
@@ -83,7 +83,14 @@ proptest! {
                 }
                 Applied::Moved => prop_assert_ne!(&call, &before),
             }
-            prop_assert!(rank(call.state()) >= rank(before.state()), "never back");
+            let waits_again = call.state() == CallState::Accepted && before.is_at_worker();
+            prop_assert!(waits_again || rank(call.state()) >= rank(before.state()), "never back");
+            if waits_again {
+                prop_assert_eq!(event, CallEvent::WorkerLost { attempt: before.attempt(), again: true });
+                prop_assert!(before.wanted().is_none() && before.delivery().is_none() && before.outcome().is_none());
+            }
+            let dispatched = event == (CallEvent::Dispatch { after: before.attempt() });
+            prop_assert!(call.attempt() == before.attempt() + u32::from(dispatched && applied == Applied::Moved), "compare-and-set");
             prop_assert!(before.outcome().is_none() || before.outcome() == call.outcome(), "an outcome never changes");
             prop_assert!(call.superseded().all(|cause| Some(cause) != call.outcome()), "a winner is no loser");
             all.extend(effects);
@@ -92,7 +99,9 @@ proptest! {
         let settles = count(|e| matches!(e, CallEffect::Settle { .. }));
         prop_assert_eq!(count(|e| matches!(e, CallEffect::OutcomeSet { .. })), usize::from(call.outcome().is_some()));
         prop_assert_eq!(settles, usize::from(call.is_settled()));
-        prop_assert!(count(|e| matches!(e, CallEffect::Void)) <= 1);
+        prop_assert!(count(|e| matches!(e, CallEffect::Void)) <= call.attempt() as usize, "once an attempt");
+        let proven = all.iter().any(|e| matches!(e, CallEffect::Settle { proven: true }));
+        prop_assert!(!(proven && call.is_voided()), "a void attempt is never proven away");
         prop_assert_eq!(count(|e| matches!(e, CallEffect::SendCancel { .. })), call.cancels_sent() as usize);
         let mut lost: Vec<_> = all.iter().filter(|e| matches!(e, CallEffect::Superseded { .. })).collect();
         let written = lost.len();
@@ -127,8 +136,8 @@ proptest! {
         for event in events {
             let _ = call.apply(event);
         }
-        let reached_a_worker = call.attempt() > 0;
-        for event in [CallEvent::WorkerLost, CallEvent::Delivered(Delivery::None)] {
+        let reached_a_worker = call.is_at_worker();
+        for event in [CallEvent::WorkerLost { attempt: call.attempt(), again: false }, CallEvent::Delivered(Delivery::None)] {
             let _ = call.apply(event);
         }
         prop_assert!(!reached_a_worker || call.is_settled(), "a lost worker and a gone caller leave nothing open: {:?}", call);

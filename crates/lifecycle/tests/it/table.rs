@@ -116,7 +116,8 @@ fn attempt_table() -> Table {
 const CALL_LEGEND: &str = "\
 The call machine: what each event (column) does in each state (row), and the effects it asks for. A row with `delivered` is the same
 state when the caller's answer is over; one with `no worker` ended before its dispatch. Causes: closed = client_closed, deadline =
-client_deadline. #n is the attempt that a worker speaks of; the current one is 1 once dispatched.
+client_deadline. #n is the attempt that a worker speaks of; the current one is 1 once dispatched. `again` says that nothing was delivered
+and the policy allows a further attempt: rows with `after #1` wait for it, rows with `#2` have it. A run with a void attempt is never proven.
   name  moves to that state        ·  repeated, late or stale, nothing changes
   =     superseded: another cause has precedence        !  defect: impossible, nothing changes
   effects: +cancel send a cancel   +outcome write the outcome   +lost write a superseded cause   +void write that the release is unproven
@@ -141,6 +142,12 @@ fn call_label(call: &Call) -> String {
         CallState::Settled { cause, proven } => format!("settled({}, {})", short(cause), if proven { "proven" } else { "void" }),
     };
     let label = if call.outcome().is_some() && call.attempt() == 0 { label + " no worker" } else { label };
+    let label = match (state, call.attempt()) {
+        (_, 0 | 1) if !call.is_voided() => label,
+        (CallState::Accepted, n) => format!("{label} after #{n}"),
+        (_, 1) => label,
+        (_, n) => format!("{label} #{n}"),
+    };
     if call.delivery().is_some() && !call.is_settled() { format!("{label} delivered") } else { label }
 }
 
@@ -156,17 +163,25 @@ fn effect(effect: &CallEffect) -> &'static str {
 
 fn call_events() -> Vec<(&'static str, CallEvent)> {
     use CallEvent::*;
+    let lost = |attempt, again| WorkerLost { attempt, again };
     vec![
-        ("dispatch", Dispatch),
-        ("worker_accepted", WorkerAccepted),
+        ("dispatch(after #0)", Dispatch { after: 0 }),
+        ("dispatch(after #1)", Dispatch { after: 1 }),
+        ("worker_accepted(#1)", WorkerAccepted { attempt: 1 }),
+        ("worker_accepted(#2)", WorkerAccepted { attempt: 2 }),
         ("want(closed)", Want(CLOSED)),
         ("want(deadline)", Want(Cause::ClientDeadline)),
         ("worker_ended(#1, closed)", WorkerEnded { attempt: 1, cause: CLOSED }),
         ("worker_ended(#1, stop)", WorkerEnded { attempt: 1, cause: STOP }),
+        ("worker_ended(#2, stop)", WorkerEnded { attempt: 2, cause: STOP }),
         ("worker_ended(#0, stop)", WorkerEnded { attempt: 0, cause: STOP }),
         ("worker_released(#1)", WorkerReleased { attempt: 1 }),
+        ("worker_released(#2)", WorkerReleased { attempt: 2 }),
         ("worker_released(#0)", WorkerReleased { attempt: 0 }),
-        ("worker_lost", WorkerLost),
+        ("worker_lost(#1)", lost(1, false)),
+        ("worker_lost(#1, again)", lost(1, true)),
+        ("worker_lost(#2)", lost(2, false)),
+        ("worker_lost(#2, again)", lost(2, true)),
         ("delivered", Delivered(Delivery::Partial)),
         ("retry", Retry),
     ]
@@ -175,19 +190,32 @@ fn call_events() -> Vec<(&'static str, CallEvent)> {
 /// One way to every state; each is walked with and without a finished delivery.
 fn call_paths() -> Vec<Vec<CallEvent>> {
     use CallEvent::*;
-    let ended = WorkerEnded { attempt: 1, cause: CLOSED };
+    let first = Dispatch { after: 0 };
+    let accepted = |attempt| WorkerAccepted { attempt };
+    let ended = |attempt| WorkerEnded { attempt, cause: CLOSED };
     let stopped = WorkerEnded { attempt: 1, cause: STOP };
-    let released = WorkerReleased { attempt: 1 };
+    let released = |attempt| WorkerReleased { attempt };
+    let lost = |attempt, again| WorkerLost { attempt, again };
+    let second = [first, accepted(1), lost(1, true), Dispatch { after: 1 }, accepted(2)];
+    let after = |more: &[CallEvent]| [&second, more].concat();
     vec![
         vec![],
-        vec![Dispatch],
-        vec![Dispatch, WorkerAccepted],
-        vec![Dispatch, WorkerAccepted, Want(CLOSED)],
-        vec![Dispatch, WorkerAccepted, Want(CLOSED), ended],
-        vec![Dispatch, WorkerAccepted, stopped],
-        vec![Dispatch, WorkerAccepted, Want(CLOSED), ended, released],
-        vec![Dispatch, WorkerAccepted, Want(CLOSED), WorkerLost],
+        vec![first],
+        vec![first, accepted(1)],
+        vec![first, accepted(1), Want(CLOSED)],
+        vec![first, accepted(1), Want(CLOSED), ended(1)],
+        vec![first, accepted(1), stopped],
+        vec![first, accepted(1), Want(CLOSED), ended(1), released(1)],
+        vec![first, accepted(1), Want(CLOSED), lost(1, false)],
         vec![Want(CLOSED)],
+        second[..3].to_vec(),
+        second[..4].to_vec(),
+        second.to_vec(),
+        after(&[Want(CLOSED)]),
+        after(&[Want(CLOSED), ended(2)]),
+        after(&[Want(CLOSED), ended(2), released(2)]),
+        after(&[Want(CLOSED), lost(2, false)]),
+        [&second[..3], &[Want(CLOSED)]].concat(),
     ]
 }
 
@@ -211,7 +239,7 @@ fn call_table() -> Table {
                 table.edges.entry((call.state().label().into(), next.state().label().into())).or_default().push((*name).into());
             }
             let effects: String = effects.iter().map(effect).collect();
-            let stays = applied == Applied::Moved && from == to;
+            let stays = applied == Applied::Moved && from == to && call.state().label() == next.state().label();
             format!("{}{effects}", cell(applied, if stays { "stays".into() } else { to }))
         });
         let cells = cells.collect();

@@ -6,8 +6,9 @@
 //! Invariant: no crate but `sim` has another implementation than [`Sound`], and a default body here is never the bug.
 
 use std::fmt::Debug;
+use std::time::Duration;
 
-use crate::{AttemptId, StepId};
+use crate::{AttemptEvent, AttemptId, AttemptState, CallEvent, CallState, StepId};
 
 /// Answers to the delicate questions of the pool and of the engine. Each default is the sound answer.
 pub trait Rules: Clone + Copy + Debug + Default + Send + Sync + 'static {
@@ -75,6 +76,35 @@ pub trait Rules: Clone + Copy + Debug + Default + Send + Sync + 'static {
     // contract: C-6, C-20
     fn is_released(rows_in_flight: u32) -> bool {
         rows_in_flight == 0
+    }
+
+    /// A worker has acknowledged a cancel. Does it hold nothing of the attempt any more?
+    // contract: C-6, C-9
+    fn acknowledgement_releases() -> bool {
+        false
+    }
+
+    /// A cancel is on its way to the worker. May the gateway take the run for released?
+    // contract: C-9, C-10
+    fn cancel_sent_releases() -> bool {
+        false
+    }
+
+    /// So long ago a cancel was first sent, and the worker has not said `released`. Are its blocks free?
+    // contract: C-9, C-23
+    fn time_releases(waited: Duration) -> bool {
+        let _ = waited;
+        false
+    }
+
+    /// An attempt's machine meets an event. No question: whoever counts which cells of the machine's table are met listens here.
+    fn attempt_meets(state: AttemptState, event: AttemptEvent) {
+        let _ = (state, event);
+    }
+
+    /// A call's machine meets an event; `current` is the attempt that is current.
+    fn call_meets(state: CallState, current: u32, event: CallEvent) {
+        let _ = (state, current, event);
     }
 }
 

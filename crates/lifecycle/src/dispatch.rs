@@ -1,0 +1,366 @@
+//! One run at its gateway, as a pure machine: the `Call`, the worker that has it, its deadlines, and the cancel that is repeated until the
+//! worker has let go.
+//!
+//! It waits in the gateway until it is placed on a worker. From then on that worker's words are taken in, and no other's. When the worker is
+//! lost, the run ends, or, if nobody was told anything of it yet, waits for another worker. The shell keeps the readers, carries
+//! effects out and says what time it is.
+//!
+//! Invariant: a run whose cancel was sent is looked at again until its worker says `released` or is lost; a word of another worker, of another
+//! life or about another attempt than the current one changes nothing.
+// contract: C-3 C-7 C-8 C-9 C-22
+
+mod words;
+
+use std::marker::PhantomData;
+use std::time::Duration;
+
+pub use words::{DispatchConfig, DispatchEffect, Place, Said, Word, Work};
+
+use crate::event::Event;
+use crate::message::{Down, Submit, Usage};
+use crate::rules::{Rules, Sound};
+use crate::workers::{Load, WorkerIndex};
+use crate::{
+    Applied, AttemptId, Call, CallEffect, CallEvent, CallState, Cause, Deadline, Delivery, Incarnation, Outcome, OutcomeKind, RunKey, Time,
+};
+
+type Effects = Vec<DispatchEffect>;
+
+/// One run at its gateway.
+#[derive(Clone, Debug)]
+pub struct Dispatch<R: Rules = Sound> {
+    key: RunKey,
+    config: DispatchConfig,
+    call: Call,
+    /// What a further attempt needs; gone once there can be none.
+    work: Option<Work>,
+    /// Answers asked for, and the cap on each.
+    asked: (u32, Option<u32>),
+    /// Where the current attempt is, or was until it was released.
+    place: Option<Place>,
+    /// Deadlines of the whole run.
+    deadlines: Vec<Deadline>,
+    /// When waiting for a step is over, wherever it waits.
+    queue: Deadline,
+    /// When the cancel is due again, and the wait after that.
+    repeat: (Time, Duration),
+    /// When a cancel of the current attempt was first sent.
+    cancelled: Option<Time>,
+    /// When somebody first no longer wanted it.
+    observed: Option<Time>,
+    /// What the worker said of the end, reason included.
+    ended: Option<Outcome>,
+    usage: Usage,
+    /// Whether the readers know that a worker has taken it on.
+    accepted: bool,
+    acknowledged: bool,
+    /// Whether a piece of the answer was given to anybody.
+    told: bool,
+    dismissed: bool,
+    rules: PhantomData<R>,
+}
+
+impl<R: Rules> Dispatch<R> {
+    /// A run that was accepted at `now` and waits for a worker.
+    pub fn new(key: RunKey, work: Work, deadlines: Vec<Deadline>, config: DispatchConfig, now: Time) -> Dispatch<R> {
+        Dispatch {
+            key,
+            config,
+            call: Call::new(),
+            asked: (work.params.n, work.params.max_tokens),
+            work: Some(work),
+            place: None,
+            deadlines,
+            queue: Deadline::from_left(now, config.queue_deadline, Cause::QueueDeadline),
+            repeat: (now, config.cancel_repeat),
+            cancelled: None,
+            observed: None,
+            ended: None,
+            usage: Usage::default(),
+            accepted: false,
+            acknowledged: false,
+            told: false,
+            dismissed: false,
+            rules: PhantomData,
+        }
+    }
+
+    /// Its machine.
+    pub const fn call(&self) -> &Call {
+        &self.call
+    }
+
+    /// Its counts, as far as they are known.
+    pub const fn usage(&self) -> Usage {
+        self.usage
+    }
+
+    /// Whether it waits for a worker.
+    pub fn is_waiting(&self) -> bool {
+        self.call.state() == CallState::Accepted
+    }
+
+    /// Whether it waits, here or at a worker that has not answered yet.
+    pub fn is_queued(&self) -> bool {
+        matches!(self.call.state(), CallState::Accepted | CallState::Dispatched)
+    }
+
+    /// Whether nobody needs to wait for its release any more: it is there, or nobody can say it.
+    pub fn is_released_or_void(&self) -> bool {
+        matches!(self.call.state(), CallState::Released { .. } | CallState::Void { .. } | CallState::Settled { .. })
+    }
+
+    /// Whether it wants this attempt to stay on this life of this worker (C-23).
+    pub fn claims(&self, worker: WorkerIndex, life: Incarnation, attempt: u32) -> bool {
+        self.is_at(worker, life) && self.call.attempt() == attempt && self.call.is_at_worker()
+    }
+
+    /// The worker that has it, and what it has to do there at most.
+    pub fn load(&self) -> Option<(WorkerIndex, Load)> {
+        let place = self.place.as_ref().filter(|_| self.call.is_at_worker())?;
+        let (n, cap) = self.asked;
+        let each = cap.unwrap_or(place.model.default_max_tokens).min(place.model.context);
+        let left = if self.call.outcome().is_some() { 0 } else { u64::from(n) * u64::from(each) };
+        Some((place.worker, Load { tokens: left.saturating_sub(u64::from(self.usage.generated)), runs: 1 }))
+    }
+
+    fn is_at(&self, worker: WorkerIndex, life: Incarnation) -> bool {
+        self.place.as_ref().is_some_and(|place| (place.worker, place.incarnation) == (worker, life))
+    }
+
+    /// Sends it to a worker, if it waits for one.
+    // contract: C-2 C-5 C-22
+    pub fn place(&mut self, place: Place, now: Time) -> Effects {
+        let mut effects = Vec::new();
+        let after = self.call.attempt();
+        let Some(work) = self.work.take() else { return effects };
+        R::call_meets(self.call.state(), after, CallEvent::Dispatch { after });
+        if self.call.apply(CallEvent::Dispatch { after }).0 != Applied::Moved {
+            self.work = Some(work);
+            return effects;
+        }
+        let number = self.call.attempt();
+        if self.may_follow(number) {
+            self.work = Some(work.clone());
+        }
+        // Before the prompt is tokenised, all that is known is that no sequence outgrows the context.
+        let tokens_max = u64::from(work.params.n) * u64::from(place.model.context);
+        effects.push(DispatchEffect::Journal { attempt: number, event: Event::Dispatched { tokens_max } });
+        let deadlines = self.deadlines.iter().chain([&self.queue]).map(|deadline| deadline.to_send(now)).collect();
+        let attempt = AttemptId { key: self.key.clone(), attempt: number };
+        let Work { prompt, params } = work;
+        let submit = Submit { attempt, worker: place.incarnation, number: place.number, prompt, params, deadlines };
+        effects.push(DispatchEffect::Send { worker: place.worker, message: Down::Submit(Box::new(submit)) });
+        self.repeat = (now, self.config.cancel_repeat);
+        self.place = Some(place);
+        effects
+    }
+
+    /// Whether the policy allows an attempt after this one.
+    fn may_follow(&self, attempt: u32) -> bool {
+        attempt <= self.config.redispatch_max
+    }
+
+    /// Somebody no longer wants it, for this cause, or it is turned away.
+    // contract: C-8 C-24
+    pub fn want(&mut self, cause: Cause, now: Time) -> Effects {
+        let mut effects = Vec::new();
+        self.wanted(cause, now, &mut effects);
+        effects
+    }
+
+    fn wanted(&mut self, cause: Cause, now: Time, effects: &mut Effects) {
+        let abandons = matches!(cause.outcome(), OutcomeKind::Cancelled | OutcomeKind::Expired);
+        if abandons && self.observed.is_none() && self.call.outcome().is_none() {
+            self.observed = Some(now);
+            self.note(Event::AbandonmentObserved { cause }, effects);
+        }
+        self.apply(CallEvent::Want(cause), now, effects);
+    }
+
+    /// Takes in what a life of a worker says of an attempt.
+    // contract: C-3
+    pub fn take_in(&mut self, (worker, life): (WorkerIndex, Incarnation), attempt: u32, word: Word, now: Time) -> Effects {
+        let mut effects = Vec::new();
+        if !self.is_at(worker, life) || self.call.attempt() != attempt {
+            return effects;
+        }
+        match word {
+            Word::Accepted { prompt_tokens } => {
+                self.usage.prompt = prompt_tokens;
+                self.taken_on(now, &mut effects);
+            }
+            Word::Delta(delta) => {
+                self.taken_on(now, &mut effects);
+                // From here on the answer is somebody's, and another worker cannot begin it anew.
+                self.told = true;
+                self.work = None;
+                effects.push(DispatchEffect::Tell(Said::Delta(delta)));
+            }
+            Word::CancelAcknowledged => {
+                if !std::mem::replace(&mut self.acknowledged, true) {
+                    self.note(Event::CancelAcknowledged, &mut effects);
+                }
+                // contract: C-9. It shows that the cancel came, not that the blocks are back.
+                if R::acknowledgement_releases() {
+                    self.take_for_released(now, &mut effects);
+                }
+            }
+            Word::Ended { outcome, usage } => {
+                if outcome.kind() == OutcomeKind::Completed {
+                    self.taken_on(now, &mut effects);
+                }
+                self.usage = usage;
+                let cause = outcome.cause;
+                self.ended = Some(outcome);
+                self.apply(CallEvent::WorkerEnded { attempt, cause }, now, &mut effects);
+            }
+            Word::Released => self.apply(CallEvent::WorkerReleased { attempt }, now, &mut effects),
+        }
+        effects
+    }
+
+    /// A life of a worker is over for good: it was fenced by a newer one, or by its lease. `may_wait` says that another worker is here or may
+    /// still come.
+    // contract: C-7 C-20
+    pub fn worker_lost(&mut self, worker: WorkerIndex, life: Incarnation, may_wait: bool, now: Time) -> Effects {
+        let mut effects = Vec::new();
+        let attempt = self.call.attempt();
+        if !self.is_at(worker, life) {
+            return effects;
+        }
+        let again = may_wait && !self.told && self.work.is_some() && self.may_follow(attempt);
+        self.apply(CallEvent::WorkerLost { attempt, again }, now, &mut effects);
+        if self.is_waiting() {
+            self.place = None;
+            self.usage = Usage::default();
+            self.queue = Deadline::from_left(now, self.config.queue_deadline, Cause::QueueDeadline);
+            effects.push(DispatchEffect::Wait);
+        }
+        effects
+    }
+
+    /// The caller's answer is over.
+    // contract: C-6
+    pub fn delivered(&mut self, delivery: Delivery, now: Time) -> Effects {
+        let mut effects = Vec::new();
+        if self.call.delivery().is_none() {
+            self.note(Event::DeliveryEnded { delivery }, &mut effects);
+            self.apply(CallEvent::Delivered(delivery), now, &mut effects);
+        }
+        effects
+    }
+
+    /// Looks at what is due: deadlines, a cancel that has to be repeated, readers that have waited for their answer's end.
+    // contract: C-9 C-22
+    pub fn tick(&mut self, now: Time) -> Effects {
+        let mut effects = Vec::new();
+        self.fire_deadlines(now, &mut effects);
+        // contract: C-23. No timer frees a block.
+        if self.cancelled.is_some_and(|since| self.call.needs_retry() && R::time_releases(now.since(since))) {
+            self.take_for_released(now, &mut effects);
+        }
+        if self.call.needs_retry() && self.repeat.0 <= now {
+            self.apply(CallEvent::Retry, now, &mut effects);
+        }
+        if let Some(cause) = self.call.wanted()
+            && self.grace_ends().is_some_and(|at| at <= now)
+        {
+            self.dismissed = true;
+            effects.push(DispatchEffect::Dismiss { outcome: Outcome::of(cause), usage: self.usage });
+        }
+        effects
+    }
+
+    /// When it has to be looked at again; `None` if nothing of it waits for a time.
+    pub fn due(&self) -> Option<Time> {
+        let repeat = self.call.needs_retry().then_some(self.repeat.0);
+        let is_open = self.call.outcome().is_none();
+        let queue = self.is_waiting().then_some(self.queue.at());
+        let deadlines = self.deadlines.iter().filter(|_| is_open).map(|deadline| deadline.at());
+        [repeat, self.grace_ends(), queue].into_iter().flatten().chain(deadlines).min()
+    }
+
+    /// Until when readers wait for the worker's word on a run that is wanted to end.
+    fn grace_ends(&self) -> Option<Time> {
+        let since = self.observed.filter(|_| !self.dismissed && self.call.outcome().is_none())?;
+        Some(since.after(self.config.answer_grace))
+    }
+
+    fn fire_deadlines(&mut self, now: Time, effects: &mut Effects) {
+        if self.call.outcome().is_some() {
+            return self.deadlines.clear();
+        }
+        let (mut passed, left): (Vec<_>, Vec<_>) = std::mem::take(&mut self.deadlines).into_iter().partition(|d| d.is_over(now));
+        self.deadlines = left;
+        // At a worker it is the worker that knows whether the run still waits.
+        passed.extend(Some(self.queue).filter(|queue| self.is_waiting() && queue.is_over(now)));
+        passed.sort();
+        passed.into_iter().for_each(|deadline| self.wanted(deadline.cause(), now, effects));
+    }
+
+    /// A worker has taken the run on, whether it says so or shows it.
+    fn taken_on(&mut self, now: Time, effects: &mut Effects) {
+        self.apply(CallEvent::WorkerAccepted { attempt: self.call.attempt() }, now, effects);
+        if !std::mem::replace(&mut self.accepted, true) {
+            effects.push(DispatchEffect::Tell(Said::Accepted));
+        }
+    }
+
+    fn note(&self, event: Event, effects: &mut Effects) {
+        effects.push(DispatchEffect::Journal { attempt: self.call.attempt(), event });
+    }
+
+    /// Applies one event to the machine and adds what it asks for.
+    fn apply(&mut self, event: CallEvent, now: Time, effects: &mut Effects) {
+        R::call_meets(self.call.state(), self.call.attempt(), event);
+        let (applied, wanted) = self.call.apply(event);
+        if let Applied::Defect(defect) = applied {
+            self.note(Event::Defect { what: defect.event }, effects);
+        }
+        for effect in wanted {
+            match effect {
+                CallEffect::SendCancel { attempt, cause, count } => self.send_cancel(attempt, cause, count, now, effects),
+                CallEffect::OutcomeSet { cause } => {
+                    self.work = None;
+                    let outcome = self.ended.take().filter(|o| o.cause == cause).unwrap_or(Outcome::of(cause));
+                    self.note(Event::OutcomeSet { outcome: outcome.clone() }, effects);
+                    effects.push(DispatchEffect::Tell(Said::End { outcome, usage: self.usage }));
+                }
+                CallEffect::Superseded { cause, won } => self.note(Event::Superseded { cause, won }, effects),
+                CallEffect::Void => self.note(Event::Void, effects),
+                CallEffect::Settle { proven } => {
+                    self.note(Event::Settled { proven }, effects);
+                    effects.push(DispatchEffect::Settle);
+                }
+            }
+        }
+    }
+
+    // contract: C-8 C-9
+    fn send_cancel(&mut self, number: u32, cause: Cause, count: u32, now: Time, effects: &mut Effects) {
+        let Some((worker, submit)) = self.place.as_ref().map(|place| (place.worker, place.number)) else { return };
+        self.cancelled.get_or_insert(now);
+        let wait = self.repeat.1;
+        self.repeat = (now.after(wait), (wait * 2).min(self.config.cancel_repeat_max));
+        self.note(Event::CancelSent { cause, count }, effects);
+        let attempt = AttemptId { key: self.key.clone(), attempt: number };
+        let observed_ago = now.since(self.observed.unwrap_or(now));
+        let message = Down::Cancel { attempt, cause, number: submit, observed_ago };
+        effects.push(DispatchEffect::Send { worker, message });
+        // contract: C-10. That it was sent shows nothing.
+        if R::cancel_sent_releases() {
+            self.take_for_released(now, effects);
+        }
+    }
+
+    /// What only an unsound rule asks for: the worker's own words are made up here.
+    fn take_for_released(&mut self, now: Time, effects: &mut Effects) {
+        let attempt = self.call.attempt();
+        let Some(cause) = self.call.wanted() else { return };
+        if self.call.outcome().is_none() {
+            self.apply(CallEvent::WorkerEnded { attempt, cause }, now, effects);
+        }
+        self.apply(CallEvent::WorkerReleased { attempt }, now, effects);
+    }
+}

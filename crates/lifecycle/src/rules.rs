@@ -8,7 +8,7 @@
 use std::fmt::Debug;
 use std::time::Duration;
 
-use crate::{AttemptId, StepId};
+use crate::{AttemptEvent, AttemptId, AttemptState, CallEvent, CallState, StepId};
 
 /// Answers to the delicate questions of the cores. Each default is the sound answer.
 pub trait Rules: Clone + Copy + Debug + Default + Send + Sync + 'static {
@@ -95,6 +95,16 @@ pub trait Rules: Clone + Copy + Debug + Default + Send + Sync + 'static {
     fn time_releases(waited: Duration) -> bool {
         let _ = waited;
         false
+    }
+
+    /// An attempt's machine meets an event. No question: whoever counts which cells of the machine's table are met listens here.
+    fn attempt_meets(state: AttemptState, event: AttemptEvent) {
+        let _ = (state, event);
+    }
+
+    /// A call's machine meets an event; `current` is the attempt that is current.
+    fn call_meets(state: CallState, current: u32, event: CallEvent) {
+        let _ = (state, current, event);
     }
 }
 

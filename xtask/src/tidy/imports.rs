@@ -11,7 +11,8 @@ const MAY_DEPEND: &[(&str, &[&str])] = &[
     ("observe", &["lifecycle"]),
     ("worker", &["lifecycle", "kv", "engine", "model", "observe"]),
     ("gateway", &["lifecycle", "observe"]),
-    ("kvit", &["lifecycle", "kv", "engine", "model", "observe", "worker", "gateway"]),
+    ("sim", &["lifecycle", "kv", "engine"]),
+    ("kvit", &["lifecycle", "kv", "engine", "model", "observe", "worker", "gateway", "sim"]),
     ("xtask", &[]),
 ];
 /// The crates that decide: no I/O, no async, no clock, no randomness, no locks.

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use super::SessionConfig;
 use super::frame::{ClockSample, Echo, Frame, Hello, Welcome};
-use super::lane::{Accept, Lane};
+use super::lane::Lane;
 use crate::message::{Down, Up};
 use crate::{Incarnation, Time};
 
@@ -62,7 +62,7 @@ struct Known {
     life: Incarnation,
     tenure: u64,
     lease: Duration,
-    lane: Lane<Down>,
+    lane: Lane<Down, Up>,
     heard: Time,
     silent: bool,
     /// The newest stamp of its clock, and when that was heard.
@@ -231,12 +231,10 @@ impl GatewaySide {
         if let Some(sample) = frame.echo.and_then(|echo| ClockSample::of(frame.stamp, echo, now)) {
             known.clock = Some(known.clock.map_or(sample, |best| best.better(sample)));
         }
-        let fresh = frame.number > 0 && known.lane.accept(frame.number) == Accept::Fresh;
         known.owes |= frame.number > 0;
+        let messages = frame.message.map(|message| known.lane.accept(frame.number, message, &config)).unwrap_or_default();
         self.heard(now, &mut out);
-        if let Some(message) = frame.message.filter(|_| fresh) {
-            out.push(GatewayEffect::Deliver(message));
-        }
+        out.extend(messages.into_iter().map(GatewayEffect::Deliver));
         self.flush(now, &mut out);
         out
     }

@@ -1,51 +1,57 @@
 //! One side's two lanes: messages that go out, numbered and kept until they are acknowledged, and how far those that come in have got.
 //!
-//! Go back n: whatever comes out of order is thrown away and sent again. The lanes of a session lose hardly anything; what they gain from
-//! a receiver's buffer is not worth a second order of messages.
+//! What comes too early waits for what is missing, which is asked for at once and sent again alone; whatever is unacknowledged for long is
+//! all sent again.
 //!
 //! Invariant: every message is taken once, in order; a message that was not acknowledged is not forgotten.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 
 use super::SessionConfig;
 use crate::Time;
 
-/// What a message's number says about it.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Accept {
-    /// The next one.
-    Fresh,
-    /// It was here before.
-    Again,
-    /// One before it is missing.
-    Early,
-}
-
-/// Both lanes of one side.
+/// Both lanes of one side: `O` goes out, `I` comes in.
 #[derive(Clone, PartialEq, Debug)]
-pub struct Lane<M> {
+pub struct Lane<O, I> {
     /// Not acknowledged, oldest first; the first has the number `acknowledged + 1`.
-    kept: VecDeque<M>,
+    kept: VecDeque<O>,
     acknowledged: u64,
-    /// The next number to go out; those from here on are not on their way.
+    /// The next number to go out for the first time, or after a rewind again.
     next: u64,
     /// When the oldest one that is on its way was last sent.
     sent_at: Time,
+    /// The oldest one is to be sent again: the peer has later ones.
+    again: bool,
+    /// When it last was for that reason.
+    again_at: Time,
     received: u64,
+    /// What came before its turn.
+    early: BTreeMap<u64, I>,
     missing: bool,
     /// Messages sent again.
     resent: u64,
 }
 
-impl<M> Default for Lane<M> {
+impl<O, I> Default for Lane<O, I> {
     fn default() -> Self {
-        Lane { kept: VecDeque::new(), acknowledged: 0, next: 1, sent_at: Time::ZERO, received: 0, missing: false, resent: 0 }
+        Lane {
+            kept: VecDeque::new(),
+            acknowledged: 0,
+            next: 1,
+            sent_at: Time::ZERO,
+            again: false,
+            again_at: Time::ZERO,
+            received: 0,
+            early: BTreeMap::new(),
+            missing: false,
+            resent: 0,
+        }
     }
 }
 
-impl<M: Clone> Lane<M> {
+impl<O: Clone, I> Lane<O, I> {
     /// Adds a message behind all others.
-    pub fn push(&mut self, message: M) {
+    pub fn push(&mut self, message: O) {
         self.kept.push_back(message);
     }
 
@@ -55,7 +61,7 @@ impl<M: Clone> Lane<M> {
     }
 
     /// Those messages, oldest first.
-    pub fn kept(&self) -> impl Iterator<Item = &M> {
+    pub fn kept(&self) -> impl Iterator<Item = &O> {
         self.kept.iter()
     }
 
@@ -64,7 +70,7 @@ impl<M: Clone> Lane<M> {
         self.received
     }
 
-    /// Whether one has come in too early since the last look.
+    /// Whether one is missing before some that are there; asked for once for each that comes too early.
     pub fn take_missing(&mut self) -> bool {
         std::mem::take(&mut self.missing)
     }
@@ -74,62 +80,71 @@ impl<M: Clone> Lane<M> {
         self.resent
     }
 
-    /// A message came in. Only a fresh one may be taken.
-    pub fn accept(&mut self, number: u64) -> Accept {
-        if number <= self.received {
-            return Accept::Again;
+    /// A message came in: what can be taken now, in order.
+    pub fn accept(&mut self, number: u64, message: I, config: &SessionConfig) -> Vec<I> {
+        let mut taken = Vec::new();
+        if number > self.received && number - self.received <= config.window {
+            self.early.insert(number, message);
         }
-        if number > self.received + 1 {
-            self.missing = true;
-            return Accept::Early;
+        while let Some(next) = self.early.remove(&(self.received + 1)) {
+            self.received += 1;
+            taken.push(next);
         }
-        self.received = number;
-        Accept::Fresh
+        self.missing = !self.early.is_empty();
+        taken
     }
 
-    /// The peer says how far it has got, and whether the rest is to be sent again now.
+    /// The peer says how far it has got, and whether it misses the next one.
     pub fn acknowledge(&mut self, received: u64, missing: bool, config: &SessionConfig, now: Time) {
-        // A late word says less than is known; one about messages that were never sent says nothing.
-        if received > self.acknowledged && received < self.next {
+        // A late word says less than is known; one about messages that never were says nothing.
+        if received > self.acknowledged && received - self.acknowledged <= self.kept.len() as u64 {
             self.kept.drain(..(received - self.acknowledged) as usize);
             self.acknowledged = received;
+            self.next = self.next.max(received + 1);
             self.sent_at = now;
+            self.again = false;
+            self.again_at = Time::ZERO;
         }
-        if missing && received == self.acknowledged && now.since(self.sent_at) >= config.resend_pause {
-            self.rewind();
+        let pause_over = self.again_at == Time::ZERO || now.since(self.again_at) >= config.resend_pause;
+        if missing && received == self.acknowledged && pause_over && self.is_on_its_way() {
+            (self.again, self.again_at) = (true, now);
         }
+    }
+
+    /// Whether any message was sent and is not acknowledged.
+    const fn is_on_its_way(&self) -> bool {
+        self.next > self.acknowledged + 1
     }
 
     /// Everything that is not acknowledged is to be sent, as on a new connection.
     pub fn rewind(&mut self) {
         self.resent += self.next - self.acknowledged - 1;
         self.next = self.acknowledged + 1;
+        self.again = false;
     }
 
     /// The next message that is to go out now, with its number. To be called until it gives none.
-    pub fn pop_due(&mut self, config: &SessionConfig, now: Time) -> Option<(u64, M)> {
-        let on_its_way = self.next > self.acknowledged + 1;
-        if on_its_way && now.since(self.sent_at) >= config.resend_after {
+    pub fn pop_due(&mut self, config: &SessionConfig, now: Time) -> Option<(u64, O)> {
+        if self.is_on_its_way() && now.since(self.sent_at) >= config.resend_after {
             self.rewind();
+        }
+        if std::mem::take(&mut self.again) {
+            self.resent += 1;
+            return Some((self.acknowledged + 1, self.kept.front()?.clone()));
         }
         if self.next - self.acknowledged > config.window {
             return None;
         }
         let message = self.kept.get((self.next - self.acknowledged - 1) as usize)?.clone();
-        if self.next == self.acknowledged + 1 {
+        if !self.is_on_its_way() {
             self.sent_at = now;
         }
         self.next += 1;
         Some((self.next - 1, message))
     }
 
-    /// When the oldest message is to be sent again; `None` if nothing is on its way.
+    /// When everything is to be sent again; `None` if nothing is on its way.
     pub fn resend_at(&self, config: &SessionConfig) -> Option<Time> {
-        (self.next > self.acknowledged + 1).then(|| self.sent_at.after(config.resend_after))
-    }
-
-    /// The messages themselves are not looked at. For tests and for sets of states: how far both lanes are, without their absolute numbers.
-    pub fn shape(&self) -> (usize, u64, bool) {
-        (self.kept.len(), self.next - self.acknowledged - 1, self.missing)
+        self.is_on_its_way().then(|| self.sent_at.after(config.resend_after))
     }
 }

@@ -20,15 +20,18 @@
 mod frame;
 mod gateway_side;
 mod lane;
+mod leases;
 mod peer;
+mod worker_io;
 mod worker_side;
 
 use std::time::Duration;
 
 pub use frame::{ClockSample, Echo, Frame, Hello, Refused, Welcome};
 pub use gateway_side::{GatewayEffect, GatewaySide, LinkState};
-pub use lane::{Accept, Lane};
-pub use worker_side::{PeerCut, WorkerEffect, WorkerSide};
+pub use lane::Lane;
+pub use worker_io::{PeerCut, WorkerEffect};
+pub use worker_side::WorkerSide;
 
 /// What both sides go by. Gateway and worker should agree on `lease`: each states it when a session opens, and the longer one counts.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -3,9 +3,9 @@
 //! Invariant: the lease is counted from a stamp of the worker's own clock that this life has sent back.
 
 use super::frame::{ClockSample, Echo, Frame, Hello};
-use super::lane::{Accept, Lane};
+use super::lane::Lane;
 use super::{SessionConfig, Welcome};
-use crate::message::Up;
+use crate::message::{Down, Up};
 use crate::{Incarnation, Time};
 
 /// So many times `suspend_after` may pass between a stamp of ours and its echo.
@@ -16,7 +16,7 @@ const DEAF_PARTS: u32 = 4;
 pub(super) struct Peer {
     pub life: Incarnation,
     pub tenure: u64,
-    pub lane: Lane<Up>,
+    pub lane: Lane<Up, Down>,
     /// The newest connection's number; and whether it is open.
     pub session: u64,
     pub open: bool,
@@ -77,8 +77,8 @@ impl Peer {
         Welcome { worker: worker.clone(), incarnation: me, tenure: self.tenure, received, lease: self.lease, stamp: now }
     }
 
-    /// Takes in everything of a frame but its message; says what the message's number means.
-    pub fn hear<M>(&mut self, frame: &Frame<M>, config: &SessionConfig, now: Time) -> Option<Accept> {
+    /// Takes a frame in; gives the messages whose turn it is.
+    pub fn hear(&mut self, frame: Frame<Down>, config: &SessionConfig, now: Time) -> Vec<Down> {
         self.heard = now;
         self.owes |= frame.number > 0;
         self.lane.acknowledge(frame.received, frame.missing, config, now);
@@ -92,7 +92,7 @@ impl Peer {
                 self.clock = Some(self.clock.map_or(sample, |best| best.better(sample)));
             }
         }
-        (frame.number > 0).then(|| self.lane.accept(frame.number))
+        frame.message.map(|message| self.lane.accept(frame.number, message, config)).unwrap_or_default()
     }
 
     /// When it is not to be scheduled any more if it stays silent, or if it speaks and shows no sign of hearing us: what is computed then

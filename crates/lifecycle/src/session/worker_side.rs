@@ -9,102 +9,54 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use super::frame::{ClockSample, Frame, Hello, Refused};
-use super::lane::Accept;
+use super::frame::{Frame, Hello, Refused};
 use super::peer::Peer;
+use super::worker_io::WorkerEffect;
 use super::{SessionConfig, Welcome};
 use crate::message::{Delta, Down, Receipt, Submit, Up, Usage};
 use crate::{AttemptId, Cause, Incarnation, Outcome, StepId, Time};
 
-/// What is to be done, in order.
-#[derive(Clone, Debug)]
-pub enum WorkerEffect {
-    /// Put a frame onto a gateway's newest connection. It may be dropped: it comes again.
-    Send {
-        /// The gateway's name.
-        gateway: Arc<str>,
-        /// The connection's number.
-        session: u64,
-        /// The frame.
-        frame: Box<Frame<Up>>,
-    },
-    /// Hand a new attempt to the engine, under this number.
-    Submit(Box<Submit>),
-    /// Hand a cancel to the engine.
-    Cancel {
-        /// Which attempt.
-        attempt: AttemptId,
-        /// Why.
-        cause: Cause,
-        /// The number under which the engine got its submit, or will get it.
-        number: u64,
-    },
-    /// Do not schedule an attempt; keep its blocks.
-    Suspend(AttemptId),
-    /// Schedule it again.
-    Attach(AttemptId),
-    /// A message of another life or of another tenure changed nothing.
-    Stale,
-}
-
-/// A gateway as it stands at a worker.
-#[derive(Clone, PartialEq, Debug)]
-pub struct PeerCut {
-    /// Its name.
-    pub gateway: Arc<str>,
-    /// Its life.
-    pub incarnation: Incarnation,
-    /// `here`, `suspended` or `lease_over`.
-    pub state: &'static str,
-    /// Live attempts that it owns.
-    pub attempts: u32,
-    /// Messages that it has not acknowledged.
-    pub waiting: u32,
-    /// Its clock, if it is known.
-    pub clock: Option<ClockSample>,
-}
-
 /// Who owns an attempt.
-type Owner = (Arc<str>, Incarnation);
+pub(super) type Owner = (Arc<str>, Incarnation);
 
 /// An attempt that the engine has not released.
 #[derive(Clone, Debug)]
-struct Held {
-    owner: Owner,
+pub(super) struct Held {
+    pub(super) owner: Owner,
     /// The engine's number.
-    number: u64,
+    pub(super) number: u64,
     /// Gateways that cancelled it: they are told how it ended, whoever owns it.
-    cancelled_by: BTreeSet<Arc<str>>,
-    suspended: bool,
+    pub(super) cancelled_by: BTreeSet<Arc<str>>,
+    pub(super) suspended: bool,
     /// A cancel because of an orphan is on its way to the engine.
-    orphaned: bool,
-    ended: bool,
+    pub(super) orphaned: bool,
+    pub(super) ended: bool,
 }
 
 /// A life of a gateway that a newer one has followed. Its attempts wait for a claim, a disclaim or the end of its lease.
 #[derive(Clone, Debug)]
-struct Former {
-    owner: Owner,
-    lease_until: Time,
+pub(super) struct Former {
+    pub(super) owner: Owner,
+    pub(super) lease_until: Time,
 }
 
 /// A worker's side of all its sessions.
 #[derive(Clone, Debug)]
 pub struct WorkerSide {
-    me: Incarnation,
-    name: Arc<str>,
-    config: SessionConfig,
-    peers: BTreeMap<Arc<str>, Peer>,
-    former: Vec<Former>,
-    held: BTreeMap<AttemptId, Held>,
+    pub(super) me: Incarnation,
+    pub(super) name: Arc<str>,
+    pub(super) config: SessionConfig,
+    pub(super) peers: BTreeMap<Arc<str>, Peer>,
+    pub(super) former: Vec<Former>,
+    pub(super) held: BTreeMap<AttemptId, Held>,
     /// Cancels for attempts that have not come: the gateway that sent it, and why.
-    tombstones: BTreeMap<AttemptId, (Arc<str>, Cause)>,
+    pub(super) tombstones: BTreeMap<AttemptId, (Arc<str>, Cause)>,
     /// Submits that wait until an attempt of the same name is released, which an earlier life of their gateway owned.
-    behind: BTreeMap<AttemptId, (Arc<str>, Box<Submit>)>,
-    last_tenure: u64,
-    last_number: u64,
-    draining: bool,
-    stale: u64,
+    pub(super) behind: BTreeMap<AttemptId, (Arc<str>, Box<Submit>)>,
+    pub(super) last_tenure: u64,
+    pub(super) last_number: u64,
+    pub(super) draining: bool,
+    pub(super) stale: u64,
 }
 
 impl WorkerSide {
@@ -134,47 +86,6 @@ impl WorkerSide {
     /// Messages that changed nothing because they were of another life or tenure (C-3).
     pub const fn stale(&self) -> u64 {
         self.stale
-    }
-
-    /// Whether no gateway claims an attempt: its owner's life is over, or its lease.
-    pub fn is_orphaned(&self, attempt: &AttemptId) -> bool {
-        self.held.get(attempt).is_some_and(|held| held.orphaned || self.peer_of(&held.owner).is_none())
-    }
-
-    /// Attempts that are held, with their owner's name and whether they are suspended.
-    pub fn attempts(&self) -> impl Iterator<Item = (&AttemptId, &str, bool)> {
-        self.held.iter().map(|(id, held)| (id, &*held.owner.0, held.suspended))
-    }
-
-    /// Gateways by name.
-    pub fn gateways(&self) -> Vec<PeerCut> {
-        let count = |owner: Owner| self.held.values().filter(|h| h.owner == owner).count() as u32;
-        let state = |p: &Peer| match (p.lease_over, p.suspended) {
-            (true, _) => "lease_over",
-            (_, true) => "suspended",
-            _ => "here",
-        };
-        let cut = |(name, p): (&Arc<str>, &Peer)| PeerCut {
-            gateway: name.clone(),
-            incarnation: p.life,
-            state: state(p),
-            attempts: count((name.clone(), p.life)),
-            waiting: p.lane.waiting() as u32,
-            clock: p.clock,
-        };
-        self.peers.iter().map(cut).collect()
-    }
-
-    /// How much lies in the tables: gateways, attempts, tombstones, submits that wait, messages that wait. All but the first are 0 at rest.
-    pub fn held(&self) -> [(&'static str, u32); 5] {
-        let waiting: usize = self.peers.values().map(|p| p.lane.waiting()).sum();
-        [
-            ("gateways", (self.peers.len() + self.former.len()) as u32),
-            ("owned", self.held.len() as u32),
-            ("tombstones", self.tombstones.len() as u32),
-            ("behind", self.behind.len() as u32),
-            ("unacknowledged", waiting as u32),
-        ]
     }
 
     /// A gateway opens a connection.
@@ -238,7 +149,7 @@ impl WorkerSide {
         Ok(())
     }
 
-    fn ask(&mut self, name: &Arc<str>, attempts: Vec<AttemptId>) {
+    pub(super) fn ask(&mut self, name: &Arc<str>, attempts: Vec<AttemptId>) {
         for part in attempts.chunks(self.config.ask_max.max(1)) {
             self.push(name, Up::Ask { attempts: part.to_vec() });
         }
@@ -261,9 +172,9 @@ impl WorkerSide {
             self.stale += 1;
             return vec![WorkerEffect::Stale];
         };
-        let accept = peer.hear(&frame, &self.config, now);
+        let messages = peer.hear(frame, &self.config, now);
         self.wake(&name, now, &mut out);
-        if let (Some(Accept::Fresh), Some(message)) = (accept, frame.message) {
+        for message in messages {
             self.take(&name, message, now, &mut out);
         }
         self.flush(&name, now, &mut out);
@@ -392,21 +303,21 @@ impl WorkerSide {
         }
     }
 
-    fn orphan(&mut self, id: &AttemptId, out: &mut Vec<WorkerEffect>) {
+    pub(super) fn orphan(&mut self, id: &AttemptId, out: &mut Vec<WorkerEffect>) {
         if let Some(held) = self.held.get_mut(id).filter(|h| !h.orphaned) {
             held.orphaned = true;
             out.push(WorkerEffect::Cancel { attempt: id.clone(), cause: Cause::Orphaned, number: held.number });
         }
     }
 
-    fn suspend(&mut self, id: &AttemptId, out: &mut Vec<WorkerEffect>) {
+    pub(super) fn suspend(&mut self, id: &AttemptId, out: &mut Vec<WorkerEffect>) {
         if let Some(held) = self.held.get_mut(id).filter(|h| !h.suspended && !h.ended) {
             held.suspended = true;
             out.push(WorkerEffect::Suspend(id.clone()));
         }
     }
 
-    fn peer_of(&self, owner: &Owner) -> Option<&Peer> {
+    pub(super) fn peer_of(&self, owner: &Owner) -> Option<&Peer> {
         self.peers.get(&owner.0).filter(|p| p.life == owner.1 && !p.lease_over)
     }
 
@@ -477,82 +388,8 @@ impl WorkerSide {
         }
     }
 
-    /// Time has passed. To be called before every step (C-9), and when [`Self::next_due`] says so.
-    pub fn tick(&mut self, now: Time) -> Vec<WorkerEffect> {
-        let mut out = Vec::new();
-        let names: Vec<Arc<str>> = self.peers.keys().cloned().collect();
-        for name in &names {
-            self.look_at(name, now, &mut out);
-            self.flush(name, now, &mut out);
-        }
-        self.look_at_former(now, &mut out);
-        out
-    }
-
-    fn look_at(&mut self, name: &Arc<str>, now: Time, out: &mut Vec<WorkerEffect>) {
-        let config = self.config;
-        let Some(peer) = self.peers.get_mut(name) else { return };
-        let owner = (name.clone(), peer.life);
-        let silent = now >= peer.suspend_at(&config);
-        let full = peer.lane.waiting() > config.outbox_max;
-        let lease_over = now >= peer.lease_until();
-        let forget = now >= peer.forget_at();
-        let suspends = (silent || full) && !peer.suspended;
-        peer.suspended |= silent || full;
-        let orphans = lease_over && !std::mem::replace(&mut peer.lease_over, lease_over);
-        let asks = !silent && now >= peer.ask_at;
-        if asks {
-            peer.ask_at = now.after(config.ask_every);
-        }
-        if !(suspends || orphans || asks || forget) {
-            return;
-        }
-        let theirs: Vec<AttemptId> = self.held.iter().filter(|(_, h)| h.owner == owner).map(|(id, _)| id.clone()).collect();
-        if suspends {
-            theirs.iter().for_each(|id| self.suspend(id, out));
-        }
-        if orphans || forget {
-            theirs.iter().for_each(|id| self.orphan(id, out));
-        }
-        if asks && !theirs.is_empty() {
-            self.ask(name, theirs);
-        }
-        if forget {
-            self.peers.remove(name);
-            self.tombstones.retain(|_, (gateway, _)| gateway != name);
-            self.behind.retain(|_, (gateway, _)| gateway != name);
-        }
-    }
-
-    /// The former lives whose lease is over lose what nobody has claimed.
-    fn look_at_former(&mut self, now: Time, out: &mut Vec<WorkerEffect>) {
-        let over: Vec<Owner> = self.former.iter().filter(|f| now >= f.lease_until).map(|f| f.owner.clone()).collect();
-        for owner in over {
-            let theirs: Vec<AttemptId> = self.held.iter().filter(|(_, h)| h.owner == owner).map(|(id, _)| id.clone()).collect();
-            theirs.iter().for_each(|id| self.orphan(id, out));
-        }
-        self.forget_former(now);
-    }
-
-    fn forget_former(&mut self, now: Time) {
-        let held = &self.held;
-        self.former.retain(|f| now < f.lease_until && held.values().any(|h| h.owner == f.owner));
-    }
-
-    /// When `tick` is next worth calling.
-    pub fn next_due(&self) -> Option<Time> {
-        let config = &self.config;
-        let peer = |p: &Peer| {
-            let frames = p.open.then_some(p.heartbeat_at).into_iter().chain(p.lane.resend_at(config).filter(|_| p.open));
-            let suspend = (!p.suspended).then(|| p.suspend_at(config));
-            let lease = if p.lease_over { p.forget_at() } else { p.lease_until() };
-            frames.chain(suspend).chain([lease]).min()
-        };
-        self.peers.values().filter_map(peer).chain(self.former.iter().map(|f| f.lease_until)).min()
-    }
-
     /// What is to be said to a gateway now.
-    fn flush(&mut self, name: &Arc<str>, now: Time, out: &mut Vec<WorkerEffect>) {
+    pub(super) fn flush(&mut self, name: &Arc<str>, now: Time, out: &mut Vec<WorkerEffect>) {
         let Some(peer) = self.peers.get_mut(name) else { return };
         let session = peer.session;
         for frame in peer.frames(self.me, &self.config, now) {

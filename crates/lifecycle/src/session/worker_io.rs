@@ -1,0 +1,100 @@
+//! What a worker's side wants done, and how it shows itself.
+
+use std::sync::Arc;
+
+use super::frame::{ClockSample, Frame};
+use super::peer::Peer;
+use super::worker_side::{Owner, WorkerSide};
+use crate::message::{Submit, Up};
+use crate::{AttemptId, Cause, Incarnation};
+
+/// What is to be done, in order.
+#[derive(Clone, Debug)]
+pub enum WorkerEffect {
+    /// Put a frame onto a gateway's newest connection. It may be dropped: it comes again.
+    Send {
+        /// The gateway's name.
+        gateway: Arc<str>,
+        /// The connection's number.
+        session: u64,
+        /// The frame.
+        frame: Box<Frame<Up>>,
+    },
+    /// Hand a new attempt to the engine, under this number.
+    Submit(Box<Submit>),
+    /// Hand a cancel to the engine.
+    Cancel {
+        /// Which attempt.
+        attempt: AttemptId,
+        /// Why.
+        cause: Cause,
+        /// The number under which the engine got its submit, or will get it.
+        number: u64,
+    },
+    /// Do not schedule an attempt; keep its blocks.
+    Suspend(AttemptId),
+    /// Schedule it again.
+    Attach(AttemptId),
+    /// A message of another life or of another tenure changed nothing.
+    Stale,
+}
+
+/// A gateway as it stands at a worker.
+#[derive(Clone, PartialEq, Debug)]
+pub struct PeerCut {
+    /// Its name.
+    pub gateway: Arc<str>,
+    /// Its life.
+    pub incarnation: Incarnation,
+    /// `here`, `suspended` or `lease_over`.
+    pub state: &'static str,
+    /// Live attempts that it owns.
+    pub attempts: u32,
+    /// Messages that it has not acknowledged.
+    pub waiting: u32,
+    /// Its clock, if it is known.
+    pub clock: Option<ClockSample>,
+}
+
+impl WorkerSide {
+    /// Whether no gateway claims an attempt: its owner's life is over, or its lease.
+    pub fn is_orphaned(&self, attempt: &AttemptId) -> bool {
+        self.held.get(attempt).is_some_and(|held| held.orphaned || self.peer_of(&held.owner).is_none())
+    }
+
+    /// Attempts that are held, with their owner's name and whether they are suspended.
+    pub fn attempts(&self) -> impl Iterator<Item = (&AttemptId, &str, bool)> {
+        self.held.iter().map(|(id, held)| (id, &*held.owner.0, held.suspended))
+    }
+
+    /// Gateways by name.
+    pub fn gateways(&self) -> Vec<PeerCut> {
+        let count = |owner: Owner| self.held.values().filter(|h| h.owner == owner).count() as u32;
+        let state = |p: &Peer| match (p.lease_over, p.suspended) {
+            (true, _) => "lease_over",
+            (_, true) => "suspended",
+            _ => "here",
+        };
+        let cut = |(name, p): (&Arc<str>, &Peer)| PeerCut {
+            gateway: name.clone(),
+            incarnation: p.life,
+            state: state(p),
+            attempts: count((name.clone(), p.life)),
+            waiting: p.lane.waiting() as u32,
+            clock: p.clock,
+        };
+        self.peers.iter().map(cut).collect()
+    }
+
+    /// How much lies in the tables: gateways, attempts, tombstones, submits that wait, messages that wait. All but the first are 0 at rest.
+    pub fn held(&self) -> [(&'static str, u32); 5] {
+        let waiting: usize = self.peers.values().map(|p| p.lane.waiting()).sum();
+        [
+            ("gateways", (self.peers.len() + self.former.len()) as u32),
+            ("owned", self.held.len() as u32),
+            ("tombstones", self.tombstones.len() as u32),
+            ("behind", self.behind.len() as u32),
+            ("unacknowledged", waiting as u32),
+        ]
+    }
+}

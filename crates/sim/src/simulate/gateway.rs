@@ -183,6 +183,9 @@ impl<R: Rules> World<R> {
         }
         let gateway = &mut self.gateways[link.gateway];
         let (me, now) = (gateway.shell.life, gateway.shell.clock.local(self.now));
+        self.story.add(self.now, || {
+            format!("{link}: up frame {} received {} missing {} tenure {}", frame.number, frame.received, frame.missing, frame.tenure)
+        });
         let side = &mut gateway.links[link.worker].side;
         let (meant, due) = (frame.to == me && side.worker() == Some(frame.from), side.next_due());
         let effects = side.hear(frame, now);
@@ -239,10 +242,15 @@ impl<R: Rules> World<R> {
     }
 
     fn lose(&mut self, link: Link, life: Incarnation, now: Time) {
-        self.oracle.lost(link.gateway, self.gateways[link.gateway].shell.life, link.worker, life);
+        self.oracle.met.lost += 1;
+        let index = WorkerIndex(link.worker as u32);
         let runs: Vec<usize> = self.gateways[link.gateway].runs.keys().copied().collect();
         for run in runs {
-            self.act(link.gateway, run, |d| d.worker_lost(WorkerIndex(link.worker as u32), life, true, now));
+            let entry = self.gateways[link.gateway].runs.get(&run);
+            if entry.is_some_and(|e| e.dispatch.call().is_at_worker()) {
+                self.oracle.fenced(run, link.worker, life);
+            }
+            self.act(link.gateway, run, |d| d.worker_lost(index, life, true, now));
         }
     }
 

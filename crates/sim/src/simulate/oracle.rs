@@ -246,13 +246,11 @@ impl Oracle {
         }
     }
 
-    /// A gateway concludes that a life of a worker is over.
+    /// A gateway concludes that the worker of a run's attempt, which it has not heard released, is over.
     // contract: C-9
-    pub fn lost(&mut self, gateway: usize, gateway_life: Incarnation, worker: usize, life: Incarnation) {
-        self.met.lost += 1;
-        for run in self.runs.iter_mut().filter(|r| r.owner == Some((gateway, gateway_life))) {
-            run.attempts.iter_mut().filter(|a| (a.worker, a.life) == (worker, life)).for_each(|a| a.fenced = true);
-        }
+    pub fn fenced(&mut self, run: usize, worker: usize, life: Incarnation) {
+        let attempts = &mut self.runs[run].attempts;
+        attempts.iter_mut().filter(|a| (a.worker, a.life) == (worker, life)).for_each(|a| a.fenced = true);
     }
 
     pub fn owner_died(&mut self, gateway: usize, life: Incarnation) {

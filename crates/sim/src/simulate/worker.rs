@@ -83,6 +83,9 @@ impl<R: Rules> World<R> {
                     }
                     self.fault(FaultKind::LateFrame);
                 }
+                self.tell(|| {
+                    format!("{link}: frame {} received {} missing {} tenure {}", frame.number, frame.received, frame.missing, frame.tenure)
+                });
                 let (from, echo, meant) = (frame.from, frame.echo, frame.to == self.workers[w].shell.life);
                 let name = self.gateways[link.gateway].name.clone();
                 let due = self.workers[w].side.next_due();
@@ -120,6 +123,7 @@ impl<R: Rules> World<R> {
         let worker = &mut self.workers[link.worker];
         match worker.side.hello(hello, now) {
             Ok((welcome, effects)) => {
+                self.story.add(self.now, || format!("{link}: connection {} is welcome, tenure {}", session.1, welcome.tenure));
                 worker.sessions.insert(link.gateway, session);
                 worker.heard.insert((link.gateway, hello.incarnation), now);
                 if hello.resume != Some((worker.shell.life, welcome.tenure)) {

@@ -22,6 +22,7 @@ mod gateway_side;
 mod lane;
 mod leases;
 mod peer;
+mod saying;
 mod worker_io;
 mod worker_side;
 

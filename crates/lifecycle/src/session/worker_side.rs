@@ -13,8 +13,8 @@ use super::frame::{Frame, Hello, Refused};
 use super::peer::Peer;
 use super::worker_io::WorkerEffect;
 use super::{SessionConfig, Welcome};
-use crate::message::{Delta, Down, Receipt, Submit, Up, Usage};
-use crate::{AttemptId, Cause, Incarnation, Outcome, StepId, Time};
+use crate::message::{Down, Receipt, Submit, Up, Usage};
+use crate::{AttemptId, Cause, Incarnation, Outcome, Time};
 
 /// Who owns an attempt.
 pub(super) type Owner = (Arc<str>, Incarnation);
@@ -135,6 +135,9 @@ impl WorkerSide {
             self.push(&name, Up::Draining);
         }
         let Some(before) = before else { return Ok(()) };
+        if let Some(peer) = self.peers.get_mut(&name).filter(|p| p.life == before.life) {
+            peer.mark = before.mark;
+        }
         let owner = (name.clone(), before.life);
         let theirs: Vec<AttemptId> = self.held.iter().filter(|(_, h)| h.owner == owner).map(|(id, _)| id.clone()).collect();
         if before.life == hello.incarnation {
@@ -222,11 +225,21 @@ impl WorkerSide {
         }
     }
 
-    fn submit(&mut self, name: &Arc<str>, mut submit: Box<Submit>, out: &mut Vec<WorkerEffect>) {
+    fn submit(&mut self, name: &Arc<str>, submit: Box<Submit>, out: &mut Vec<WorkerEffect>) {
         let Some(peer) = self.peers.get_mut(name) else { return };
+        // contract: C-2. A lane brings a message once; whoever says the same under a new number does not get it executed again.
+        if submit.number <= peer.mark {
+            self.stale += 1;
+            return out.push(WorkerEffect::Stale);
+        }
+        peer.mark = submit.number;
+        self.take_on(name, submit, out);
+    }
+
+    fn take_on(&mut self, name: &Arc<str>, mut submit: Box<Submit>, out: &mut Vec<WorkerEffect>) {
+        let Some(peer) = self.peers.get(name) else { return };
         let owner = (name.clone(), peer.life);
         let suspended = peer.suspended;
-        peer.mark = peer.mark.max(submit.number);
         let id = submit.attempt.clone();
         if submit.worker != self.me {
             // contract: C-2
@@ -297,7 +310,8 @@ impl WorkerSide {
         let Some(held) = self.held.get_mut(id).filter(|h| h.owner.0 == *name && !h.orphaned) else { return };
         if let Some(life) = life.filter(|life| *life != held.owner.1) {
             held.owner.1 = life;
-            if std::mem::take(&mut held.suspended) {
+            // A new life that has not acknowledged enough is suspended itself, and its attempts go on with it.
+            if !self.peers.get(name).is_some_and(|p| p.suspended) && std::mem::take(&mut held.suspended) {
                 out.push(WorkerEffect::Attach(id.clone()));
             }
         }
@@ -322,69 +336,22 @@ impl WorkerSide {
     }
 
     /// Whom a word about an attempt concerns: its owner, if that life can still be spoken to, and whoever cancelled it.
-    fn concerned(&self, attempt: &AttemptId) -> BTreeSet<Arc<str>> {
+    pub(super) fn concerned(&self, attempt: &AttemptId) -> BTreeSet<Arc<str>> {
         let Some(held) = self.held.get(attempt) else { return BTreeSet::new() };
         let owner = self.peers.get(&held.owner.0).filter(|p| p.life == held.owner.1).map(|_| held.owner.0.clone());
         owner.into_iter().chain(held.cancelled_by.iter().cloned()).collect()
     }
 
-    fn push(&mut self, name: &Arc<str>, message: Up) {
+    pub(super) fn push(&mut self, name: &Arc<str>, message: Up) {
         if let Some(peer) = self.peers.get_mut(name) {
             peer.lane.push(message);
         }
     }
 
-    /// The engine says something. Each gateway is told what concerns it.
-    pub fn said(&mut self, message: Up, now: Time) -> Vec<WorkerEffect> {
-        let mut out = Vec::new();
-        match message {
-            Up::Step { step, deltas } => self.step(step, deltas),
-            Up::DeviceLost { .. } | Up::Draining => {
-                self.draining |= matches!(message, Up::Draining);
-                let names: Vec<Arc<str>> = self.peers.keys().cloned().collect();
-                names.iter().for_each(|name| self.push(name, message.clone()));
-            }
-            Up::CancelAcknowledged { ref attempt, .. } => {
-                let names = self.held.get(attempt).map(|h| h.cancelled_by.clone()).unwrap_or_default();
-                names.iter().for_each(|name| self.push(name, message.clone()));
-            }
-            Up::Accepted { ref attempt, .. } | Up::Ended { ref attempt, .. } => {
-                let names = self.concerned(attempt);
-                if let (Up::Ended { .. }, Some(held)) = (&message, self.held.get_mut(attempt)) {
-                    held.ended = true;
-                }
-                names.iter().for_each(|name| self.push(name, message.clone()));
-            }
-            Up::Released { ref attempt, .. } => {
-                self.concerned(attempt).iter().for_each(|name| self.push(name, message.clone()));
-                self.released(attempt, &mut out);
-            }
-            // Outside the session, or of our own making.
-            Up::Snapshot { .. } | Up::Ask { .. } => {}
-        }
-        let names: Vec<Arc<str>> = self.peers.keys().cloned().collect();
-        names.iter().for_each(|name| self.flush(name, now, &mut out));
-        out
-    }
-
-    /// One message a gateway, whatever the step brought for others.
-    fn step(&mut self, step: StepId, deltas: Vec<Delta>) {
-        let mut by_owner: BTreeMap<Arc<str>, Vec<Delta>> = BTreeMap::new();
-        for delta in deltas {
-            let Some(held) = self.held.get(&delta.attempt) else { continue };
-            if self.peers.get(&held.owner.0).is_some_and(|p| p.life == held.owner.1) {
-                by_owner.entry(held.owner.0.clone()).or_default().push(delta);
-            }
-        }
-        for (name, deltas) in by_owner {
-            self.push(&name, Up::Step { step, deltas });
-        }
-    }
-
-    fn released(&mut self, attempt: &AttemptId, out: &mut Vec<WorkerEffect>) {
+    pub(super) fn released(&mut self, attempt: &AttemptId, out: &mut Vec<WorkerEffect>) {
         self.held.remove(attempt);
         if let Some((name, submit)) = self.behind.remove(attempt) {
-            self.submit(&name, submit, out);
+            self.take_on(&name, submit, out);
         }
     }
 

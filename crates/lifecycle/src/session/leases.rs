@@ -32,7 +32,8 @@ impl WorkerSide {
         let lease_over = now >= peer.lease_until();
         let forget = now >= peer.forget_at();
         let suspends = (silent || full) && !peer.suspended;
-        peer.suspended |= silent || full;
+        // contract: C-9. What still comes of it after the lease's end is not scheduled.
+        peer.suspended |= silent || full || lease_over;
         let orphans = lease_over && !std::mem::replace(&mut peer.lease_over, lease_over);
         let asks = !silent && now >= peer.ask_at;
         if asks {

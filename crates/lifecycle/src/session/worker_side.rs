@@ -188,7 +188,12 @@ impl WorkerSide {
     /// have been on its way for long.
     fn wake(&mut self, name: &Arc<str>, now: Time, out: &mut Vec<WorkerEffect>) {
         let config = self.config;
-        let Some(peer) = self.peers.get_mut(name).filter(|p| now < p.lease_until()) else { return };
+        let Some(peer) = self.peers.get_mut(name) else { return };
+        if now >= peer.lease_until() {
+            // contract: C-9. The gateway may have concluded already: a submit that comes now is kept and not scheduled.
+            peer.suspended = true;
+            return;
+        }
         peer.lease_over = false;
         // What was suspended because it does not acknowledge goes on when it has acknowledged half.
         if !peer.suspended || now >= peer.suspend_at(&config) || peer.lane.waiting() > config.outbox_max / 2 {

@@ -20,6 +20,7 @@ impl WorkerSide {
             self.flush(name, now, &mut out);
         }
         self.look_at_former(now, &mut out);
+        self.tombstones.retain(|_, tombstone| now < tombstone.until);
         out
     }
 
@@ -54,7 +55,6 @@ impl WorkerSide {
         }
         if forget {
             self.peers.remove(name);
-            self.tombstones.retain(|_, (gateway, _)| gateway != name);
             self.behind.retain(|_, (gateway, _)| gateway != name);
         }
     }

@@ -762,3 +762,24 @@ fn an_answer_to_a_hello_that_was_given_up_opens_nothing() {
     w.pass(10);
     assert!(w.ran("new").cause.is_none());
 }
+
+// contract: C-11
+#[test]
+fn a_tombstone_outlives_the_gateway_that_asked_for_it_and_no_longer_than_it_must() {
+    let mut w = World::new(&["a", "b"]);
+    w.cancel(1, "early", 0);
+    w.cancel(1, "never", 0);
+    w.pass(2);
+    // Another life of the gateway that cancelled, which knows nothing of it; then it is not heard for so long that it is forgotten.
+    w.gateways[1].side = GatewaySide::new("b".into(), Incarnation(900), w.config);
+    w.open(1);
+    w.close(1);
+    w.pass(10);
+    w.submit(0, "early");
+    w.pass(2);
+    assert_eq!((w.ran("early").tokens, w.ran("early").cause), (0, Some(Cause::ClientClosed)));
+    let tombstones = |w: &World| w.worker.side.held().into_iter().find(|(kind, _)| *kind == "tombstones").map(|(_, n)| n);
+    assert_eq!(tombstones(&w), Some(1));
+    w.worker.side.tick(w.now.after(w.config.tombstone_keep));
+    assert_eq!(tombstones(&w), Some(0));
+}

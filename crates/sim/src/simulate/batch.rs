@@ -46,8 +46,6 @@ pub struct Totals {
 
 /// Failures after which nothing more is begun.
 const FAILURES_MAX: usize = 5;
-/// Every seed has so many events at least.
-pub const EVENTS_MIN: u64 = 200;
 
 impl Totals {
     fn add(&mut self, report: &super::Report) {
@@ -61,7 +59,7 @@ impl Totals {
 
     /// Whether every clause held and every seed was worth its time.
     pub fn is_clean(&self) -> bool {
-        self.failures.is_empty() && self.events_min >= EVENTS_MIN && self.faults_min >= super::world::FAULTS_MIN
+        self.failures.is_empty() && self.events_min >= super::world::EVENTS_MIN && self.faults_min >= super::world::FAULTS_MIN
     }
 }
 

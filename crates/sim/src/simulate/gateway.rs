@@ -22,7 +22,7 @@ use super::Sabotage;
 use super::event::{Event, Link, Process};
 use super::faults::FaultKind;
 use super::network::Session;
-use super::scenario::{MS, Scenario};
+use super::scenario::{MS, Scenario, called};
 use super::world::{Shell, World};
 
 /// How long a gateway waits for a welcome, or for a silent connection, before it opens another.
@@ -269,9 +269,13 @@ impl<R: Rules> World<R> {
         let about_itself = Word::each(message, |attempt, word| words.push((attempt, word)));
         for (attempt, word) in words {
             let Some(run) = self.oracle.run(&attempt) else { continue };
-            if self.sabotage == Sabotage::DeltaTwice && matches!(word, Word::Delta(_)) {
-                let word = word.clone();
-                self.act(g, run, |d| d.take_in((WorkerIndex(w as u32), life), attempt.attempt, word, now));
+            match (&word, self.sabotage) {
+                (Word::Delta(_), Sabotage::DeltaTwice) => {
+                    let word = word.clone();
+                    self.act(g, run, |d| d.take_in((WorkerIndex(w as u32), life), attempt.attempt, word, now));
+                }
+                (Word::Delta(delta), Sabotage::DeltaIsForgotten) if delta.tokens[0] % 4 == 0 && delta.finish.is_none() => continue,
+                _ => {}
             }
             self.act(g, run, |d| d.take_in((WorkerIndex(w as u32), life), attempt.attempt, word, now));
         }
@@ -279,7 +283,9 @@ impl<R: Rules> World<R> {
             Some(Up::DeviceLost { why }) => self.gateways[g].workers.device_lost(WorkerIndex(w as u32), why),
             Some(Up::Draining) => self.gateways[g].workers.drains(WorkerIndex(w as u32)),
             Some(Up::Ask { attempts }) => {
-                let (claimed, disclaimed): (Vec<_>, Vec<_>) = attempts.into_iter().partition(|id| self.gateways[g].claims(w, life, id));
+                let (claimed, disclaimed): (Vec<_>, Vec<_>) = attempts
+                    .into_iter()
+                    .partition(|id| self.sabotage != Sabotage::EverythingIsDisclaimed && self.gateways[g].claims(w, life, id));
                 if !claimed.is_empty() {
                     self.send_down(link, Down::Claim { attempts: claimed }, now);
                 }
@@ -346,14 +352,19 @@ impl<R: Rules> World<R> {
     fn journalled(&mut self, g: usize, run: usize, event: &Journalled) {
         match event {
             Journalled::OutcomeSet { outcome } => {
-                self.tell(|| format!("gateway-{}: r{} ended: {}", g + 1, run + 1, outcome.cause));
+                self.tell(|| format!("gateway-{}: {} ended: {}", g + 1, called(run), outcome.cause));
                 self.judge_outcome(run, outcome.cause);
+                match self.sabotage {
+                    Sabotage::OutcomeTwice => self.judge_outcome(run, outcome.cause),
+                    Sabotage::RunIsForgotten => drop(self.gateways[g].runs.remove(&run)),
+                    _ => {}
+                }
             }
             Journalled::Settled { proven } => {
-                self.tell(|| format!("gateway-{}: r{} settled{}", g + 1, run + 1, if *proven { "" } else { ", its release unproven" }));
+                self.tell(|| format!("gateway-{}: {} settled{}", g + 1, called(run), if *proven { "" } else { ", its release unproven" }));
                 self.judge_settled(run, *proven);
             }
-            Journalled::Defect { what } => self.oracle.fail("C-4", || format!("r{}: the gateway's machine refused: {what}", run + 1)),
+            Journalled::Defect { what } => self.oracle.fail("C-4", || format!("{}: the gateway's machine refused: {what}", called(run))),
             _ => {}
         }
     }
@@ -381,9 +392,11 @@ impl<R: Rules> World<R> {
         let params =
             Params { sampling: Sampling::default(), max_tokens: Some(plan.cap), n: plan.n, priority: plan.priority, ..Params::default() };
         let work = Work { prompt: Prompt::Tokens(plan.prompt.clone()), params };
-        let named = plan.deadline.map(|left| Deadline::from_left(now, Duration::from_micros(left), Cause::ClientDeadline));
+        let part = if self.sabotage == Sabotage::DeadlineIsEarly { 2 } else { 1 };
+        let named =
+            plan.deadline.map(|left| left / part).map(|left| Deadline::from_left(now, Duration::from_micros(left), Cause::ClientDeadline));
         let dispatch = Dispatch::new(key.clone(), work, named.into_iter().collect(), self.scenario.dispatch, now);
-        self.tell(|| format!("gateway-{}: r{} accepted", g + 1, run + 1));
+        self.tell(|| format!("gateway-{}: {} accepted", g + 1, called(run)));
         self.oracle.accepted(run, g, life, self.now);
         let gateway = &mut self.gateways[g];
         gateway.last_order += 1;
@@ -397,7 +410,7 @@ impl<R: Rules> World<R> {
         // Who cancels by name may go on reading.
         entry.gone = cause != Cause::CancelRequested;
         let (gone, told) = (entry.gone, entry.told);
-        self.tell(|| format!("gateway-{}: r{} is wanted to end: {cause}", g + 1, run + 1));
+        self.tell(|| format!("gateway-{}: {} is wanted to end: {cause}", g + 1, called(run)));
         self.oracle.wanted(run, cause);
         self.act(g, run, |d| d.want(cause, now));
         if gone {
@@ -415,7 +428,7 @@ impl<R: Rules> World<R> {
         if self.scenario.runs[run].gateway == g {
             return self.leave(g, run, Cause::CancelRequested);
         }
-        self.tell(|| format!("gateway-{}: r{}, a run of another gateway, is cancelled by name", g + 1, run + 1));
+        self.tell(|| format!("gateway-{}: {}, a run of another gateway, is cancelled by name", g + 1, called(run)));
         self.oracle.wanted(run, Cause::CancelRequested);
         let now = self.gateways[g].shell.clock.local(self.now);
         let attempt = AttemptId { key: self.scenario.runs[run].key.clone(), attempt: 1 };

@@ -4,9 +4,10 @@
 
 use engine::StepPlan;
 use kv::BlockId;
-use lifecycle::{AttemptId, Cause, Rules, Time};
+use lifecycle::{AttemptId, Cause, OutcomeKind, Rules, Time};
 
 use super::device::{BLOCK_TOKENS, TAG_BITS};
+use super::scenario::called;
 use super::world::World;
 
 impl<R: Rules> World<R> {
@@ -19,7 +20,9 @@ impl<R: Rules> World<R> {
             if let Some(start) = &row.start {
                 *slot = start.sampling.seed;
             }
-            let (run, number) = ((*slot >> TAG_BITS) as usize - 1, (*slot & ((1 << TAG_BITS) - 1)) as u32);
+            let tag = *slot;
+            self.workers[w].rows.entry(plan.id).or_default().push(tag);
+            let (run, number) = ((tag >> TAG_BITS) as usize - 1, (tag & ((1 << TAG_BITS) - 1)) as u32);
             let life = self.workers[w].shell.life;
             let truth = &self.oracle.runs[run];
             let Some(attempt) = truth.attempts.get(number as usize - 1) else { continue };
@@ -55,6 +58,15 @@ impl<R: Rules> World<R> {
                 let what = format!("worker-{}: step {} writes a block that another sequence's row is on", w + 1, plan.id);
                 return self.oracle.fail("C-16", || what);
             }
+        }
+    }
+
+    /// Whoever is released has no row in a step that is not over.
+    // contract: C-6, C-20
+    pub fn judge_released(&mut self, w: usize, attempt: &AttemptId) {
+        let tag = self.oracle.tag(attempt);
+        if self.workers[w].rows.values().flatten().any(|of| *of == tag) {
+            self.oracle.fail("C-20", || format!("worker-{}: {attempt} is released, and a row of it is in a step that is not over", w + 1));
         }
     }
 
@@ -98,7 +110,8 @@ impl<R: Rules> World<R> {
             _ => truth.wanted.contains(&cause),
         };
         if !reason {
-            self.oracle.fail("C-4", || format!("r{} ended with {cause}, and nobody and nothing asked for it", run + 1));
+            let clause = if cause.outcome() == OutcomeKind::Expired { "C-22" } else { "C-4" };
+            self.oracle.fail(clause, || format!("{} ended with {cause}, and nobody and nothing asked for it", called(run)));
         }
     }
 
@@ -107,14 +120,14 @@ impl<R: Rules> World<R> {
     pub fn judge_settled(&mut self, run: usize, proven: bool) {
         let truth = &mut self.oracle.runs[run];
         if std::mem::replace(&mut truth.settled, true) || truth.outcome.is_none() {
-            return self.oracle.fail("C-5", || format!("r{} settled twice, or without an outcome", run + 1));
+            return self.oracle.fail("C-5", || format!("{} settled twice, or without an outcome", called(run)));
         }
         let truth = &self.oracle.runs[run];
         let voided = truth.attempts.iter().any(|a| a.fenced);
         let held = truth.attempts.iter().any(|a| a.submitted > 0 && a.released == 0);
         if proven && (voided || held) {
             let why = if voided { "a worker that had it was given up" } else { "a worker still holds it" };
-            self.oracle.fail("C-20", || format!("r{} is called released, though {why}", run + 1));
+            self.oracle.fail("C-20", || format!("{} is called released, though {why}", called(run)));
         }
     }
 
@@ -122,7 +135,7 @@ impl<R: Rules> World<R> {
     pub fn open_ends(&self) -> Option<String> {
         for (g, gateway) in self.gateways.iter().enumerate() {
             if let Some((run, entry)) = gateway.runs.iter().next() {
-                return Some(format!("gateway-{}: r{} is {:?}", g + 1, run + 1, entry.dispatch.call().state()));
+                return Some(format!("gateway-{}: {} is {:?}", g + 1, called(*run), entry.dispatch.call().state()));
             }
             if let Some(waiting) = gateway.links.iter().map(|l| l.side.waiting()).find(|n| *n > 0) {
                 return Some(format!("gateway-{}: {waiting} messages are not acknowledged", g + 1));
@@ -156,13 +169,13 @@ impl<R: Rules> World<R> {
         for run in 0..self.oracle.runs.len() {
             let truth = &self.oracle.runs[run];
             if truth.owner.is_some() && !truth.owner_lost && !truth.settled {
-                return self.oracle.fail("C-7", || format!("r{} is forgotten without an end", run + 1));
+                return self.oracle.fail("C-7", || format!("{} is forgotten without an end", called(run)));
             }
             for (i, a) in truth.attempts.iter().enumerate() {
                 let here = self.workers[a.worker].shell.life == a.life;
                 if here && a.submitted > 0 && a.released != 1 {
                     let n = a.released;
-                    return self.oracle.fail("C-20", || format!("r{}/{} was released {n} times", run + 1, i + 1));
+                    return self.oracle.fail("C-20", || format!("{}/{} was released {n} times", called(run), i + 1));
                 }
             }
         }

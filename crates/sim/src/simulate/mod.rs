@@ -44,14 +44,30 @@ pub enum Sabotage {
     None,
     /// The engine does not hear that an attempt is suspended.
     SuspendIsForgotten,
+    /// The engine does not hear a cancel.
+    CancelIsForgotten,
     /// Every second submit is executed twice.
     SubmitTwice,
     /// What a step brings is delivered twice.
     DeltaTwice,
-    /// The worker's word that the first run is released is lost on its way to the session.
+    /// What every fourth step brings is not delivered, where the answer would go on.
+    DeltaIsForgotten,
+    /// The worker's word that a run is released is lost on its way to the session.
     ReleaseIsForgotten,
     /// A gateway takes a silent worker for lost.
     SilenceIsTheEnd,
+    /// A gateway disclaims what it is asked about.
+    EverythingIsDisclaimed,
+    /// A worker takes the words of an earlier life for those that it waits for.
+    StaleIsTaken,
+    /// An outcome is written twice.
+    OutcomeTwice,
+    /// A gateway forgets a run whose outcome is set.
+    RunIsForgotten,
+    /// A gateway's deadlines come at half their time.
+    DeadlineIsEarly,
+    /// A worker looks at its leases after it has planned, not before.
+    LeaseIsLookedAtLate,
 }
 
 /// How a seed is played.

@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use lifecycle::{AttemptId, Cause, Incarnation, RunKey};
 
 use super::device::{TAG_BITS, isolated};
-use super::scenario::{RunPlan, Scenario};
+use super::scenario::{RunPlan, Scenario, called};
 
 /// A clause that was broken.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -228,6 +228,15 @@ impl Oracle {
         }
     }
 
+    /// A cancel was handed to the engine: there is no state in which it does not work.
+    // contract: C-13
+    pub fn cancelled(&mut self, attempt: &AttemptId, life: Incarnation) {
+        let lives = |t: &&mut AttemptTruth| t.life == life && t.submitted > 0 && !t.ended;
+        if self.attempt(attempt).filter(lives).is_some() {
+            self.fail("C-13", || format!("{attempt} goes on after a cancel has reached its engine"));
+        }
+    }
+
     // contract: C-4
     pub fn ended(&mut self, attempt: &AttemptId, life: Incarnation) {
         let Some(truth) = self.attempt(attempt).filter(|t| t.life == life) else { return };
@@ -279,14 +288,14 @@ impl Oracle {
         let truth = &mut self.runs[run];
         truth.expect(run);
         if truth.end_told {
-            return self.fail("C-12", || format!("r{} gets tokens after its end", run + 1));
+            return self.fail("C-12", || format!("{} gets tokens after its end", called(run)));
         }
         let (Some(got), Some(expected)) = (truth.delivered.get_mut(sequence as usize), truth.expected.get(sequence as usize)) else {
-            return self.fail("C-14", || format!("r{} gets tokens of a sequence {sequence} that it did not ask for", run + 1));
+            return self.fail("C-14", || format!("{} gets tokens of a sequence {sequence} that it did not ask for", called(run)));
         };
         got.extend_from_slice(tokens);
         if !expected.starts_with(got) {
-            let what = format!("r{}, sequence {sequence}: {got:?} is no beginning of the isolated run's {expected:?}", run + 1);
+            let what = format!("{}, sequence {sequence}: {got:?} is no beginning of the isolated run's {expected:?}", called(run));
             self.fail("C-14", || what);
         }
     }
@@ -302,14 +311,14 @@ impl Oracle {
         let truth = &mut self.runs[run];
         truth.expect(run);
         if let Some(before) = truth.outcome.replace(cause) {
-            return self.fail("C-5", || format!("r{} has two outcomes: {before}, then {cause}", run + 1));
+            return self.fail("C-5", || format!("{} has two outcomes: {before}, then {cause}", called(run)));
         }
         if matches!(cause, Cause::Stop | Cause::Length) {
             self.met.completed += 1;
             let truth = &self.runs[run];
             // A caller that was told the end early got no more.
             if !truth.end_told && truth.delivered != truth.expected {
-                let what = format!("r{} completed with {:?} of {:?}", run + 1, truth.delivered, truth.expected);
+                let what = format!("{} completed with {:?} of {:?}", called(run), truth.delivered, truth.expected);
                 self.fail("C-10", || what);
             }
         }

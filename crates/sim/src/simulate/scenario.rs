@@ -53,6 +53,18 @@ pub(super) struct Scenario {
     pub runs: Vec<RunPlan>,
 }
 
+/// A run's name. Many are the beginning of another's, so that whoever matches names by their beginning is seen.
+pub(super) fn called(run: usize) -> String {
+    let mut digits = Vec::new();
+    let mut rest = run + 1;
+    while rest > 0 {
+        rest -= 1;
+        digits.push(if rest % 2 == 0 { '1' } else { '2' });
+        rest /= 2;
+    }
+    std::iter::once('r').chain(digits.into_iter().rev()).collect()
+}
+
 const LEAVINGS: [Cause; 6] =
     [Cause::ClientClosed, Cause::ClientReset, Cause::ClientLost, Cause::ClientStalled, Cause::EdgeTimeout, Cause::CancelRequested];
 
@@ -78,7 +90,7 @@ impl Scenario {
             ..EngineConfig::default()
         };
         let limits = DeviceLimits {
-            blocks_total: rng.between(30, 64) as u32,
+            blocks_total: blocks_total(&mut rng),
             block_tokens: BLOCK_TOKENS,
             block_bytes: 64,
             slots: 8,
@@ -125,7 +137,7 @@ impl Scenario {
                 (arrives + rng.between(0, within), rng.below(self.gateways))
             });
             let deadline = rng.chance(200).then(|| rng.between(10 * MS, 1500 * MS));
-            let Ok(run) = RunId::parse(&format!("r{}", i + 1)) else { unreachable!("a number is a run id") };
+            let Ok(run) = RunId::parse(&called(i)) else { unreachable!("a number is a run id") };
             self.runs.push(RunPlan {
                 key: RunKey { tenant: Tenant::default(), run },
                 gateway: rng.below(self.gateways),
@@ -140,6 +152,12 @@ impl Scenario {
             });
         }
     }
+}
+
+/// Half of the pools are so tight that a single run may fill them.
+fn blocks_total(rng: &mut Rng) -> u32 {
+    let (low, high) = if rng.chance(500) { (19, 24) } else { (30, 64) };
+    rng.between(low, high) as u32
 }
 
 fn session(rng: &mut Rng) -> SessionConfig {

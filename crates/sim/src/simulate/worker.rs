@@ -38,6 +38,7 @@ pub(super) struct WorkerProcess<R: Rules> {
     pub device: SimulatedDevice,
     /// The newest connection of each gateway, and whose words it has last heard and when, by gateway and life.
     pub sessions: BTreeMap<usize, Session>,
+    pub tenures: BTreeMap<usize, u64>,
     pub heard: BTreeMap<(usize, Incarnation), Time>,
     /// The newest of its own stamps that came back, by gateway and life.
     pub echoed: BTreeMap<(usize, Incarnation), Time>,
@@ -47,6 +48,8 @@ pub(super) struct WorkerProcess<R: Rules> {
     pub draining: bool,
     /// The step whose end is on its way.
     running: Option<StepId>,
+    /// Whose rows are in each step that is not over.
+    pub rows: BTreeMap<StepId, Vec<u64>>,
     /// Whose slot each is, as planned.
     pub slots: Vec<u64>,
 }
@@ -59,12 +62,14 @@ impl<R: Rules> WorkerProcess<R> {
             engine: Engine::with_rules(scenario.engine.clone(), scenario.limits),
             device: SimulatedDevice::new(scenario.limits.blocks_total, scenario.limits.slots),
             sessions: BTreeMap::new(),
+            tenures: BTreeMap::new(),
             heard: BTreeMap::new(),
             echoed: BTreeMap::new(),
             device_faults: 0,
             hung: 0,
             draining: false,
             running: None,
+            rows: BTreeMap::new(),
             slots: vec![0; scenario.limits.slots as usize],
             shell,
         }
@@ -87,6 +92,11 @@ impl<R: Rules> World<R> {
                     format!("{link}: frame {} received {} missing {} tenure {}", frame.number, frame.received, frame.missing, frame.tenure)
                 });
                 let (from, echo, meant) = (frame.from, frame.echo, frame.to == self.workers[w].shell.life);
+                let mut frame = frame;
+                if self.sabotage == Sabotage::StaleIsTaken && !meant {
+                    frame.to = self.workers[w].shell.life;
+                    frame.tenure = self.workers[w].tenures.get(&link.gateway).copied().unwrap_or(0);
+                }
                 let name = self.gateways[link.gateway].name.clone();
                 let due = self.workers[w].side.next_due();
                 let effects = self.workers[w].side.hear(&name, *frame, now);
@@ -125,6 +135,7 @@ impl<R: Rules> World<R> {
             Ok((welcome, effects)) => {
                 self.story.add(self.now, || format!("{link}: connection {} is welcome, tenure {}", session.1, welcome.tenure));
                 worker.sessions.insert(link.gateway, session);
+                worker.tenures.insert(link.gateway, welcome.tenure);
                 worker.heard.insert((link.gateway, hello.incarnation), now);
                 if hello.resume != Some((worker.shell.life, welcome.tenure)) {
                     worker.echoed.insert((link.gateway, hello.incarnation), now);
@@ -155,7 +166,11 @@ impl<R: Rules> World<R> {
                     if cause == Cause::Orphaned {
                         self.orphaned(w, &attempt);
                     }
-                    self.apply(w, Input::End { attempt, number, outcome: Outcome::of(cause) });
+                    let id = attempt.clone();
+                    if self.sabotage != Sabotage::CancelIsForgotten {
+                        self.apply(w, Input::End { attempt, number, outcome: Outcome::of(cause) });
+                    }
+                    self.oracle.cancelled(&id, self.workers[w].shell.life);
                 }
                 WorkerEffect::Suspend(attempt) => {
                     self.tell(|| format!("worker-{}: {attempt} is suspended", w + 1));
@@ -259,7 +274,8 @@ impl<R: Rules> World<R> {
                 Effect::Released { attempt, receipt } => {
                     self.tell(|| format!("worker-{}: {attempt} released", w + 1));
                     self.oracle.released(&attempt, life, receipt.blocks_held);
-                    if self.sabotage == Sabotage::ReleaseIsForgotten && attempt.key.run.as_str() == "r1" {
+                    self.judge_released(w, &attempt);
+                    if self.sabotage == Sabotage::ReleaseIsForgotten {
                         continue;
                     }
                     Up::Released { attempt, receipt }
@@ -283,8 +299,9 @@ impl<R: Rules> World<R> {
             return;
         }
         let now = self.workers[w].shell.clock.local(self.now);
-        let effects = self.workers[w].side.tick(now);
-        self.worker_does(w, effects);
+        if self.sabotage != Sabotage::LeaseIsLookedAtLate {
+            self.look_at_leases(w, now);
+        }
         if self.workers[w].engine.next_deadline().is_some_and(|at| at <= now) {
             self.apply(w, Input::Tick);
         }
@@ -295,10 +312,18 @@ impl<R: Rules> World<R> {
             self.judge_plan(w, &plan, now);
             self.workers[w].device.queue.push_back(plan);
         }
+        if self.sabotage == Sabotage::LeaseIsLookedAtLate {
+            self.look_at_leases(w, now);
+        }
         self.keep_device_busy(w);
         let worker = &self.workers[w];
         let due = worker.side.next_due().into_iter().chain(worker.engine.next_deadline()).min();
         self.wake_when_due(Process::Worker(w), due);
+    }
+
+    fn look_at_leases(&mut self, w: usize, now: Time) {
+        let effects = self.workers[w].side.tick(now);
+        self.worker_does(w, effects);
     }
 
     /// Begins the next step, if none runs: how long it takes and how it ends is drawn here.
@@ -337,6 +362,7 @@ impl<R: Rules> World<R> {
         let error = match fate {
             Fate::Done => {
                 let Some((plan, rows)) = self.workers[w].device.end() else { return };
+                self.workers[w].rows.remove(&plan.id);
                 self.apply(w, Input::StepDone(StepDone { id: plan.id, result: Ok(rows) }));
                 return self.audit(w);
             }
@@ -362,6 +388,7 @@ impl<R: Rules> World<R> {
             }
         }
         worker.device.lost |= fate == Fate::Lost;
+        all.iter().for_each(|plan| drop(worker.rows.remove(&plan.id)));
         let id = all.first().map_or(step, |plan| plan.id);
         if fate == Fate::Hung {
             let rows = all.iter().flat_map(|plan| plan.rows.clone()).collect();

@@ -298,6 +298,9 @@ impl<R: Rules> World<R> {
             self.cut(link, Some(MS), Some(MS));
             return self.at(self.now + CALM, Event::Heal);
         }
+        if self.events < EVENTS_MIN {
+            return self.at(self.now + CALM, Event::Heal);
+        }
         self.healed = true;
         self.tell(|| "the network heals, and everybody goes on".to_string());
         for pipe in &mut self.pipes {
@@ -326,6 +329,8 @@ impl<R: Rules> World<R> {
     }
 }
 
+/// So many events happen in each seed at least.
+pub(super) const EVENTS_MIN: u64 = 200;
 /// So many faults happen in each seed at least.
 pub(super) const FAULTS_MIN: u64 = 5;
 /// How long everything may take to come to its end once the network has healed, beside four leases.

@@ -62,6 +62,14 @@ pub enum Error {
         /// The limit.
         limit: Limit,
     },
+    /// A frame that its receiver would not take.
+    #[error("a frame of {bytes} bytes; frame_bytes_max is {frame_bytes_max}")]
+    TooLarge {
+        /// Its bytes, encoded.
+        bytes: u64,
+        /// What the worker takes.
+        frame_bytes_max: u64,
+    },
     /// A number outside its range.
     #[error("{field} must be {allowed}")]
     Range {
@@ -116,6 +124,7 @@ impl Error {
             Error::Versions(_) => Code::FailedPrecondition,
             Error::Refused(Refused::OldGateway { .. } | Refused::OldSession { .. }) => Code::Aborted,
             Error::Refused(Refused::TooManyGateways { .. }) => Code::ResourceExhausted,
+            Error::TooLarge { .. } => Code::OutOfRange,
             // These two are this side's own fault.
             Error::NotInSession { .. } | Error::UnknownWord { .. } => Code::Internal,
             _ => Code::InvalidArgument,

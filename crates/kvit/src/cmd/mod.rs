@@ -8,6 +8,7 @@ pub mod kv;
 pub mod model;
 pub mod runs;
 pub mod serve;
+pub mod sim;
 pub mod soak;
 pub mod trace;
 

@@ -167,3 +167,24 @@ fn shrink<R: Rules>(seed: u64, options: &Options, violation: &Violation, kinds: 
     let violation = told.violation.unwrap_or_else(|| violation.clone());
     Failure { seed, violation, events: told.events, needs: kinds.without(without), story: told.story }
 }
+
+/// The rules that serve, compiled in this crate: generic code is compiled where its types are known, and that is where it is made quick.
+pub mod sound {
+    use super::{Batch, Failure, Options, Report, Totals};
+    use lifecycle::Sound;
+
+    /// Plays a seed.
+    pub fn play(seed: u64, options: &Options) -> Report {
+        super::play::<Sound>(seed, options)
+    }
+
+    /// A seed's failure, shrunk, if it has one.
+    pub fn fail_of(seed: u64, options: &Options) -> Option<Failure> {
+        super::fail_of::<Sound>(seed, options)
+    }
+
+    /// Plays seeds on some threads.
+    pub fn run_seeds(batch: Batch) -> Totals {
+        super::run_seeds::<Sound>(batch)
+    }
+}

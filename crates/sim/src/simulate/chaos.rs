@@ -161,7 +161,7 @@ impl<R: Rules> World<R> {
         let seen = self.misc.chance(700);
         for link in self.links_of(process) {
             let is_gateway = matches!(process, Process::Gateway(_));
-            let later = seen.then(|| MS);
+            let later = seen.then_some(MS);
             self.cut(link, later.filter(|_| !is_gateway), later.filter(|_| is_gateway));
         }
         if let Process::Gateway(g) = process {

@@ -328,7 +328,7 @@ impl Oracle {
     // contract: C-3
     pub fn stale_at_worker(&mut self, meant: bool, is_stale: bool, unchanged: bool) {
         self.met.stale += u64::from(!meant);
-        if !meant && !(is_stale && unchanged) {
+        if !(meant || is_stale && unchanged) {
             self.fail("C-3", || "a message of another life changed something at a worker".to_string());
         }
     }

@@ -59,7 +59,7 @@ pub(super) fn called(run: usize) -> String {
     let mut rest = run + 1;
     while rest > 0 {
         rest -= 1;
-        digits.push(if rest % 2 == 0 { '1' } else { '2' });
+        digits.push(if rest.is_multiple_of(2) { '1' } else { '2' });
         rest /= 2;
     }
     std::iter::once('r').chain(digits.into_iter().rev()).collect()

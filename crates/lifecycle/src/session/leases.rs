@@ -36,7 +36,8 @@ impl WorkerSide {
         // contract: C-9. What still comes of it after the lease's end is not scheduled.
         peer.suspended |= silent || full || lease_over;
         let orphans = lease_over && !std::mem::replace(&mut peer.lease_over, lease_over);
-        let asks = !silent && now >= peer.ask_at;
+        // One more question to somebody who takes none would only fill its outbox.
+        let asks = !peer.suspended && now >= peer.ask_at;
         if asks {
             peer.ask_at = now.after(config.ask_every);
         }

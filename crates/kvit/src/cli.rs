@@ -43,6 +43,8 @@ pub enum Command {
     Runs(RunsArgs),
     /// Estimate the tokens that are computed in vain while the word of a hang-up travels.
     Estimate(EstimateArgs),
+    /// Play gateways and workers on a hostile network, from a seed, and check every clause.
+    Sim(crate::cmd::sim::SimArgs),
     /// Let very many callers come and go in every phase, and tell whether anything is left of them.
     Soak(Box<crate::cmd::soak::SoakArgs>),
     /// Judge a worker, anybody's, by the protocol: a scripted gateway, and a case for each promise of session.proto.

@@ -12,6 +12,7 @@ pub mod runs;
 pub mod serve;
 mod settings;
 mod signals;
+pub mod sim;
 pub mod soak;
 pub mod trace;
 pub mod worker;

@@ -700,6 +700,31 @@ fn a_lane_keeps_within_its_window_and_repeats_what_is_missing_at_once_and_all_af
 }
 
 #[test]
+fn of_what_comes_early_only_so_much_is_kept_and_the_rest_is_asked_for() {
+    let config = SessionConfig { early_max: 2, ..SessionConfig::default() };
+    let mut lane = Lane::<(), u64>::default();
+    for number in [3, 4, 5] {
+        assert_eq!(lane.accept(number, number, &config), []);
+    }
+    assert_eq!((lane.accept(1, 1, &config), lane.take_missing()), (vec![1], true));
+    assert_eq!((lane.accept(2, 2, &config), lane.take_missing()), (vec![2, 3, 4], false), "5 was thrown away");
+    assert_eq!((lane.accept(6, 6, &config), lane.take_missing()), (vec![], true));
+    assert_eq!(lane.accept(5, 5, &config), [5, 6]);
+}
+
+// contract: C-9
+#[test]
+fn a_gateway_gets_a_longer_lease_than_the_worker_s_up_to_the_worker_s_limit() {
+    let config = SessionConfig { lease: MS * 2000, lease_max: MS * 5000, ..SessionConfig::default() };
+    for (asked, held) in [(1000, 2000), (3000, 3000), (900_000, 5000)] {
+        let mut worker = WorkerSide::new("w".into(), Incarnation(1), config);
+        let mut gateway = GatewaySide::new("a".into(), Incarnation(2), SessionConfig { lease: MS * asked, ..config });
+        let (welcome, _) = worker.hello(&gateway.hello(Time(5)), Time(5)).expect("there is room");
+        assert_eq!(welcome.lease, MS * held, "{asked}");
+    }
+}
+
+#[test]
 fn what_comes_early_waits_for_its_turn() {
     let config = SessionConfig { window: 3, ..SessionConfig::default() };
     let mut lane = Lane::<(), char>::default();

@@ -1,6 +1,6 @@
-//! The call table: every live run of this gateway, each with its `Call` machine. Handlers, bodies and connections only point into it.
+//! The call table: every live run of this gateway, each with its `Dispatch` machine. Handlers, bodies and connections only point into it.
 //!
-//! One plain mutex, never held across an await; every decision is the machine's, this file carries out its effects. Messages to the worker
+//! One plain mutex, never held across an await; every decision is the machine's, this file carries out its effects. Messages to workers
 //! are sent under the lock, so their order is the order of the decisions.
 //!
 //! Invariant: a run leaves the table when its machine has settled, and for no other reason.
@@ -8,15 +8,16 @@
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use lifecycle::event::Event;
-use lifecycle::message::{Down, From, ModelInfo, Snapshot, Usage};
-use lifecycle::{Applied, AttemptId, Call, CallEffect, CallEvent, Cause, Delivery, Incarnation, Outcome, OutcomeKind, RunKey, Time};
+use lifecycle::message::{Down, From, ModelInfo, Snapshot};
+use lifecycle::{Cause, Delivery, Dispatch, DispatchEffect, Incarnation, Load, Outcome, Place, RunKey, Said, Time, WorkerIndex, Workers};
 use observe::Journal;
 use tokio::sync::{Notify, oneshot, watch};
 
 use crate::config::GatewayConfig;
+use crate::conn::ConnState;
 use crate::feed::Item;
 use crate::joining::{JoinKey, Joining};
 use crate::seats::{SeatId, Seats};
@@ -25,27 +26,19 @@ use crate::{LinkClosed, SendDown};
 /// A run in the table.
 pub(crate) struct Entry {
     pub(crate) key: RunKey,
-    pub(crate) call: Call,
-    /// The submit's number.
-    pub(crate) number: u64,
+    pub(crate) dispatch: Dispatch,
+    /// The model that was asked for.
+    pub(crate) model: Arc<str>,
+    /// Its place among those that wait for a worker.
+    pub(crate) order: u64,
     /// Who reads the answer.
     pub(crate) seats: Seats,
+    /// Connections of readers that had no room for a piece; to be closed.
+    pub(crate) stalled: Vec<Arc<ConnState>>,
     /// What lets a further request join it.
     pub(crate) joining: Option<Joining>,
     /// When it was accepted, in seconds of the calendar: a part of its answer.
     pub(crate) created: u64,
-    /// What the worker said of the end, reason included.
-    pub(crate) ended: Option<Outcome>,
-    pub(crate) usage: Usage,
-    /// When somebody first no longer wanted it.
-    pub(crate) observed: Option<Time>,
-    /// Whether the reader was told that the worker has taken it on.
-    pub(crate) accepted: bool,
-    pub(crate) acknowledged: bool,
-    /// Deadlines that this side enforces.
-    pub(crate) deadlines: Vec<(Time, Cause)>,
-    /// When the cancel is due again, and the wait after that.
-    pub(crate) repeat: (Time, std::time::Duration),
     /// Becomes true when the worker holds nothing of it, or is lost. Closed when the run is settled.
     pub(crate) released: watch::Sender<bool>,
 }
@@ -56,27 +49,59 @@ pub(crate) struct Table {
     pub(crate) entries: HashMap<RunKey, Entry>,
     /// The live run of each `Idempotency-Key`; as many at most as there are entries.
     pub(crate) joinable: HashMap<JoinKey, RunKey>,
-    pub(crate) asks: HashMap<u64, oneshot::Sender<Box<Snapshot>>>,
+    /// Questions that a worker was sent and has not answered.
+    pub(crate) asks: HashMap<u64, (WorkerIndex, oneshot::Sender<Box<Snapshot>>)>,
+    pub(crate) workers: Workers,
     pub(crate) last_number: u64,
     pub(crate) last_ask: u64,
+    pub(crate) last_order: u64,
+}
+
+impl Table {
+    /// What each worker has to do.
+    pub(crate) fn loads(&self) -> HashMap<WorkerIndex, Load> {
+        let mut loads: HashMap<WorkerIndex, Load> = HashMap::new();
+        for (worker, load) in self.entries.values().filter_map(|entry| entry.dispatch.load()) {
+            *loads.entry(worker).or_default() += load;
+        }
+        loads
+    }
+
+    /// Where a run for this model goes now, if there is a worker for it.
+    pub(crate) fn choose(&mut self, model: &str, loads: &HashMap<WorkerIndex, Load>) -> Option<Place> {
+        let worker = self.workers.choose(model, |worker| loads.get(&worker).copied().unwrap_or_default())?;
+        let known = self.workers.get(worker)?;
+        let (incarnation, model) = (known.life?, known.model.clone()?);
+        self.last_number += 1;
+        Some(Place { worker, incarnation, number: self.last_number, model })
+    }
+}
+
+/// The way to one worker.
+pub(crate) struct LinkEnd {
+    send: SendDown,
+    /// The link is over; the driver has it yet to apply, or has.
+    pub(crate) closed: AtomicBool,
+}
+
+impl LinkEnd {
+    pub(crate) fn new(send: SendDown) -> LinkEnd {
+        LinkEnd { send, closed: AtomicBool::new(false) }
+    }
 }
 
 /// The table and what its effects need.
 pub(crate) struct Calls {
     pub(crate) config: GatewayConfig,
     pub(crate) journal: Journal,
-    pub(crate) model: ModelInfo,
-    pub(crate) worker: Incarnation,
     pub(crate) incarnation: Incarnation,
-    send: SendDown,
+    /// In the order of the table's workers.
+    pub(crate) links: Vec<LinkEnd>,
     table: Mutex<Table>,
     /// Wakes the cancel driver.
     pub(crate) wake: Notify,
     /// Runs in the table.
     pub(crate) live: watch::Sender<usize>,
-    pub(crate) lost: AtomicBool,
-    /// Why the worker's device takes no more steps, once it does not.
-    pub(crate) device_lost: OnceLock<String>,
     /// Set under the table's lock, so that no run is taken on after it.
     draining: AtomicBool,
     /// Messages of another incarnation than the worker's: they changed nothing (C-3).
@@ -84,25 +109,15 @@ pub(crate) struct Calls {
 }
 
 impl Calls {
-    pub(crate) fn new(
-        config: GatewayConfig,
-        journal: Journal,
-        (model, worker): (ModelInfo, Incarnation),
-        incarnation: Incarnation,
-        send: SendDown,
-    ) -> Calls {
+    pub(crate) fn new(config: GatewayConfig, journal: Journal, incarnation: Incarnation, links: Vec<LinkEnd>, workers: Workers) -> Calls {
         Calls {
             config,
             journal,
-            model,
-            worker,
             incarnation,
-            send,
-            table: Mutex::default(),
+            links,
+            table: Mutex::new(Table { workers, ..Table::default() }),
             wake: Notify::new(),
             live: watch::Sender::new(0),
-            lost: AtomicBool::new(false),
-            device_lost: OnceLock::new(),
             draining: AtomicBool::new(false),
             foreign: AtomicU64::new(0),
         }
@@ -117,9 +132,15 @@ impl Calls {
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Sends to the worker; a closed link means that it is lost, which the driver then applies to every run.
-    pub(crate) fn send(&self, message: Down) -> Result<(), LinkClosed> {
-        (self.send)(From { incarnation: self.incarnation, message }).inspect_err(|LinkClosed| self.lose_worker())
+    /// Sends to a worker; a closed link means that it is lost, which the driver then applies to every run.
+    pub(crate) fn send(&self, worker: WorkerIndex, message: Down) -> Result<(), LinkClosed> {
+        let link = self.links.get(worker.0 as usize).ok_or(LinkClosed)?;
+        (link.send)(From { incarnation: self.incarnation, message }).inspect_err(|LinkClosed| self.link_over(worker))
+    }
+
+    /// The models that are known.
+    pub(crate) fn models(&self) -> Vec<ModelInfo> {
+        self.lock().workers.models().into_iter().cloned().collect()
     }
 
     /// From now on no run is taken on.
@@ -133,10 +154,10 @@ impl Calls {
         self.draining.load(Ordering::Acquire)
     }
 
-    /// The worker is gone for good.
-    pub(crate) fn lose_worker(&self) {
-        if !self.lost.swap(true, Ordering::AcqRel) {
-            tracing::error!(worker = %self.worker, "the worker is gone");
+    /// A link is over. The driver applies it.
+    pub(crate) fn link_over(&self, worker: WorkerIndex) {
+        if let Some(link) = self.links.get(worker.0 as usize) {
+            link.closed.store(true, Ordering::Release);
         }
         self.wake.notify_one();
     }
@@ -150,7 +171,7 @@ impl Calls {
     }
 
     fn sweep_one(&self, table: &mut Table, key: &RunKey) {
-        if table.entries.get(key).is_some_and(|e| e.call.is_settled()) {
+        if table.entries.get(key).is_some_and(|e| e.dispatch.call().is_settled()) {
             if let Some(entry) = table.entries.remove(key) {
                 table.forget(&entry);
             }
@@ -162,78 +183,63 @@ impl Calls {
     pub(crate) fn each(&self, wanted: impl Fn(&Entry) -> bool, mut change: impl FnMut(&mut Entry)) {
         let mut table = self.lock();
         table.entries.values_mut().filter(|e| wanted(e)).for_each(&mut change);
-        let settled: Vec<Entry> = table.entries.extract_if(|_, e| e.call.is_settled()).map(|(_, e)| e).collect();
+        self.sweep(&mut table);
+    }
+
+    /// Lets go of every run that has settled.
+    pub(crate) fn sweep(&self, table: &mut Table) {
+        let settled: Vec<Entry> = table.entries.extract_if(|_, e| e.dispatch.call().is_settled()).map(|(_, e)| e).collect();
         settled.iter().for_each(|entry| table.forget(entry));
         self.live.send_replace(table.entries.len());
     }
 
-    /// Writes to the journal for a run.
-    pub(crate) fn note(&self, entry: &Entry, event: Event) {
-        self.journal.record(Some(&entry.key), entry.call.attempt(), event);
-    }
-
-    /// Applies one event to a run's machine and carries out what it says, in its order.
-    pub(crate) fn apply(&self, entry: &mut Entry, event: CallEvent) {
-        let (applied, effects) = entry.call.apply(event);
-        if let Applied::Defect(defect) = applied {
-            tracing::error!(run = %entry.key.run, %defect, "refused");
-            self.note(entry, Event::Defect { what: defect.event });
-        }
+    /// Puts something to a run's machine and carries out what it says, in its order.
+    pub(crate) fn act(&self, entry: &mut Entry, change: impl FnOnce(&mut Dispatch, Time) -> Vec<DispatchEffect>) {
+        let effects = change(&mut entry.dispatch, self.now());
         for effect in effects {
             self.carry_out(entry, effect);
         }
-        if entry.call.is_released() || matches!(entry.call.state(), lifecycle::CallState::Void { .. }) {
+        if entry.dispatch.is_released_or_void() {
             entry.released.send_replace(true);
         }
     }
 
-    fn carry_out(&self, entry: &mut Entry, effect: CallEffect) {
+    fn carry_out(&self, entry: &mut Entry, effect: DispatchEffect) {
         match effect {
-            CallEffect::SendCancel { attempt, cause, count } => self.send_cancel(entry, attempt, cause, count),
-            CallEffect::OutcomeSet { cause } => {
-                let outcome = entry.ended.take().filter(|o| o.cause == cause).unwrap_or(Outcome::of(cause));
-                tracing::info!(run = %entry.key.run, outcome = %outcome.kind(), %cause, "ended");
-                self.note(entry, Event::OutcomeSet { outcome: outcome.clone() });
-                entry.seats.send(&Item::End { outcome, usage: entry.usage }, self.now());
+            DispatchEffect::Send { worker, message } => {
+                // A link that is closed has told the driver; the run is then void.
+                let _ = self.send(worker, message);
+                // A cancel is to be repeated, a submit has deadlines.
+                self.wake.notify_one();
             }
-            CallEffect::Superseded { cause, won } => self.note(entry, Event::Superseded { cause, won }),
-            CallEffect::Void => self.note(entry, Event::Void),
-            CallEffect::Settle { proven } => {
-                tracing::info!(run = %entry.key.run, proven, "settled");
-                self.note(entry, Event::Settled { proven });
-                entry.seats.close();
+            DispatchEffect::Journal { attempt, event } => {
+                log(entry, &event);
+                self.journal.record(Some(&entry.key), attempt, event);
             }
+            // field: F-80
+            DispatchEffect::Tell(Said::Delta(delta)) => {
+                for (seat, conn) in entry.seats.push(delta, self.now()) {
+                    self.leave(entry, seat, Cause::ClientStalled);
+                    entry.stalled.push(conn);
+                }
+            }
+            DispatchEffect::Tell(item) => entry.seats.send(&item, self.now()),
+            DispatchEffect::Dismiss { outcome, usage } => entry.seats.dismiss(&Item::End { outcome, usage }),
+            // Whoever told it of the lost worker looks for another.
+            DispatchEffect::Wait => tracing::info!(run = %entry.key.run, "its worker is lost and nothing was delivered; waits for another"),
+            DispatchEffect::Settle => entry.seats.close(),
         }
-    }
-
-    fn send_cancel(&self, entry: &mut Entry, attempt: u32, cause: Cause, count: u32) {
-        let now = self.now();
-        let observed_ago = now.since(entry.observed.unwrap_or(now));
-        let wait = entry.repeat.1;
-        entry.repeat = (now.after(wait), (wait * 2).min(self.config.cancel_repeat_max));
-        tracing::info!(run = %entry.key.run, %cause, count, "cancel sent");
-        self.note(entry, Event::CancelSent { cause, count });
-        let attempt = AttemptId { key: entry.key.clone(), attempt };
-        // A link that broke has told the driver; the run then ends as void.
-        let _ = self.send(Down::Cancel { attempt, cause, number: entry.number, observed_ago });
-        self.wake.notify_one();
     }
 
     /// Somebody no longer wants the run, for this cause.
-    // contract: C-8 C-24
     pub(crate) fn want(&self, entry: &mut Entry, cause: Cause) {
-        let abandons = matches!(cause.outcome(), OutcomeKind::Cancelled | OutcomeKind::Expired);
-        if abandons && entry.observed.is_none() && entry.call.outcome().is_none() {
-            entry.observed = Some(self.now());
-            self.note(entry, Event::AbandonmentObserved { cause });
-        }
-        self.apply(entry, CallEvent::Want(cause));
+        self.act(entry, |dispatch, now| dispatch.want(cause, now));
     }
 
     /// A reader is gone. If it was the last, nobody wants the run, and what was taken until now is all that was delivered.
     // contract: C-26
     pub(crate) fn leave(&self, entry: &mut Entry, seat: SeatId, cause: Cause) {
-        entry.seats.leave(seat, &Item::End { outcome: Outcome::of(cause), usage: entry.usage });
+        entry.seats.leave(seat, &Item::End { outcome: Outcome::of(cause), usage: entry.dispatch.usage() });
         if entry.seats.open() == 0 {
             self.want(entry, cause);
             self.end_delivery(entry);
@@ -242,7 +248,7 @@ impl Calls {
 
     /// Writes what was delivered, once no reader is left.
     fn end_delivery(&self, entry: &mut Entry) {
-        if entry.call.delivery().is_some() || entry.seats.open() > 0 {
+        if entry.seats.open() > 0 {
             return;
         }
         let delivery = match (entry.seats.is_complete(), entry.seats.has_begun()) {
@@ -250,8 +256,7 @@ impl Calls {
             (false, false) => Delivery::None,
             (false, true) => Delivery::Partial,
         };
-        self.note(entry, Event::DeliveryEnded { delivery });
-        self.apply(entry, CallEvent::Delivered(delivery));
+        self.act(entry, |dispatch, now| dispatch.delivered(delivery, now));
     }
 
     // --- what readers and connections say ---
@@ -260,8 +265,9 @@ impl Calls {
     pub(crate) fn taken(&self, key: &RunKey, seat: SeatId, tokens: u32) {
         self.with(key, |entry| {
             let tokens = entry.seats.take(seat, tokens, self.now());
-            if tokens > 0 && entry.call.delivery().is_none() {
-                self.note(entry, Event::Delivered { tokens });
+            let call = entry.dispatch.call();
+            if tokens > 0 && call.delivery().is_none() {
+                self.journal.record(Some(&entry.key), call.attempt(), Event::Delivered { tokens });
             }
         });
     }
@@ -298,5 +304,17 @@ impl Calls {
                 }
             },
         );
+    }
+}
+
+/// What the log says of a run's record.
+fn log(entry: &Entry, event: &Event) {
+    let run = &entry.key.run;
+    match event {
+        Event::CancelSent { cause, count } => tracing::info!(%run, %cause, count, "cancel sent"),
+        Event::OutcomeSet { outcome } => tracing::info!(%run, outcome = %outcome.kind(), cause = %outcome.cause, "ended"),
+        Event::Settled { proven } => tracing::info!(%run, proven, "settled"),
+        Event::Defect { what } => tracing::error!(%run, state = entry.dispatch.call().state().label(), what, "refused"),
+        _ => {}
     }
 }

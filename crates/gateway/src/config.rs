@@ -24,7 +24,7 @@ pub struct GatewayConfig {
     pub connections_max: usize,
     /// Runs in the table at once, ended ones that are not settled included. A further one is rejected (`queue_full`). Default 1024.
     pub calls_max: usize,
-    /// Runs that the worker was sent and has not yet answered. A further one is rejected (`queue_full`). Default 256.
+    /// Runs that wait for a worker, or that one was sent and has not yet answered. A further one is rejected (`queue_full`). Default 256.
     pub queue_max: usize,
     /// Deltas kept for a caller that does not read; one more and the run is cancelled (`client_stalled`). Default 1024.
     pub stream_buffer_events: usize,
@@ -40,7 +40,7 @@ pub struct GatewayConfig {
     pub unread_max: Duration,
     /// The gateway's own deadline for every run (`gateway_deadline`). Default 10 min.
     pub gateway_deadline: Duration,
-    /// How long a run may wait to be scheduled (`queue_deadline`, enforced by the worker). Default 5 min.
+    /// How long a run may wait to be scheduled (`queue_deadline`): here while no worker is, then at the worker. Default 5 min.
     pub queue_deadline: Duration,
     /// Largest deadline that a caller may give. Default 24 h.
     pub client_deadline_max: Duration,
@@ -52,6 +52,8 @@ pub struct GatewayConfig {
     pub cancel_repeat_max: Duration,
     /// How long a caller whose run was cancelled or expired waits for the worker's word before it is told. Default 2 s.
     pub answer_grace: Duration,
+    /// How often a run whose worker was lost is dispatched again, to another one, if nothing of it was delivered. 0 for never. Default 1.
+    pub redispatch_max: u32,
     /// How long `POST /v1/runs/{id}/cancel` waits where the caller names no time. Default 1 s.
     pub cancel_wait: Duration,
     /// Longest wait that a canceller may ask for. Default 60 s.
@@ -101,6 +103,7 @@ impl Default for GatewayConfig {
             cancel_repeat: Duration::from_millis(250),
             cancel_repeat_max: Duration::from_secs(2),
             answer_grace: Duration::from_secs(2),
+            redispatch_max: 1,
             cancel_wait: Duration::from_secs(1),
             cancel_wait_max: Duration::from_secs(60),
             ask_timeout: Duration::from_secs(1),
@@ -111,6 +114,19 @@ impl Default for GatewayConfig {
             client_lost_after: Duration::from_secs(30),
             keepalive_comment: Duration::from_secs(10),
             streams_max: 256,
+        }
+    }
+}
+
+impl GatewayConfig {
+    /// What a run's machine goes by.
+    pub(crate) fn dispatch(&self) -> lifecycle::DispatchConfig {
+        lifecycle::DispatchConfig {
+            cancel_repeat: self.cancel_repeat,
+            cancel_repeat_max: self.cancel_repeat_max,
+            answer_grace: self.answer_grace,
+            queue_deadline: self.queue_deadline,
+            redispatch_max: self.redispatch_max,
         }
     }
 }

@@ -15,20 +15,7 @@ use crate::conn::ConnState;
 use crate::seats::SeatId;
 
 /// What a reader gets.
-#[derive(Clone, Debug)]
-pub(crate) enum Item {
-    /// The worker has taken the run on.
-    Accepted,
-    /// A piece of the answer.
-    Delta(Delta),
-    /// Nothing follows.
-    End {
-        /// How the run ended.
-        outcome: Outcome,
-        /// Its counts.
-        usage: Usage,
-    },
-}
+pub(crate) type Item = lifecycle::Said;
 
 /// The table's side.
 #[derive(Debug)]

@@ -70,8 +70,8 @@ impl Calls {
         let joining = order.joining.as_ref()?;
         let run = table.joinable.get(&(order.tenant.clone(), joining.key.clone()))?;
         let entry = table.entries.get_mut(run)?;
-        let ended_well = entry.call.outcome().is_none_or(|cause| cause.outcome() == OutcomeKind::Completed);
-        if entry.call.wanted().is_some() || !ended_well || entry.call.delivery().is_some() {
+        let ended_well = entry.dispatch.call().outcome().is_none_or(|cause| cause.outcome() == OutcomeKind::Completed);
+        if entry.dispatch.call().wanted().is_some() || !ended_well || entry.dispatch.call().delivery().is_some() {
             return None;
         }
         if entry.joining.as_ref().is_none_or(|first| first.asked != joining.asked) {

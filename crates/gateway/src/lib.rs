@@ -1,12 +1,13 @@
-//! HTTP front door and call table: callers on one side, the worker's messages on the other, and in between every run's `Call`.
+//! HTTP front door and call table: callers on one side, the workers' messages on the other, and in between every run's `Dispatch`.
 //!
 //! The life of a run lives in the table (`calls`), not in a handler's future: a connection's watcher (`conn`) tells the table that a caller
-//! left, whatever hyper is doing; the cancel driver (`cancel`) sees the cancel through; the pump (`dispatch`) takes in what the worker
-//! sends and never waits for a reader (`feed`).
+//! left, whatever hyper is doing; the cancel driver (`cancel`) sees the cancel through; the pumps (`links`) take in what the workers send
+//! and never wait for a reader (`feed`).
 //!
-//! Invariant: cannot see `engine`, `kv`, `model` or `worker`; speaks with a worker through `lifecycle::message` only.
+//! Invariant: cannot see `engine`, `kv`, `model` or `worker`; speaks with workers through `lifecycle::message` only.
 
 mod ahead;
+mod asks;
 mod calls;
 mod cancel;
 mod config;
@@ -16,6 +17,7 @@ mod feed;
 mod http;
 mod idle;
 mod joining;
+mod links;
 mod pulse;
 mod seats;
 mod serve;
@@ -24,8 +26,8 @@ mod vitals;
 
 use std::sync::{Arc, Mutex, PoisonError};
 
-use lifecycle::Incarnation;
 use lifecycle::message::{Down, From, ModelInfo, Up};
+use lifecycle::{ClockOffset, Incarnation, WorkerIndex, Workers};
 use observe::Journal;
 use tokio::sync::mpsc;
 
@@ -39,22 +41,67 @@ pub struct LinkClosed;
 /// How messages get to the worker: in order, without waiting.
 pub type SendDown = Box<dyn Fn(From<Down>) -> Result<(), LinkClosed> + Send + Sync>;
 
-/// A session with one worker.
-pub struct Link {
-    /// Sends down. Must not block and must not call back into the gateway.
-    pub send: SendDown,
-    /// What comes up. Its end means that the worker is lost.
-    pub up: mpsc::Receiver<From<Up>>,
-    /// What the worker says of its model.
-    pub model: ModelInfo,
+/// A life of a worker that answers.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Here {
     /// The worker's life; messages of another one change nothing.
-    pub worker: Incarnation,
+    pub incarnation: Incarnation,
+    /// What it says of its model.
+    pub model: ModelInfo,
+    /// What it is called.
+    pub name: Arc<str>,
+}
+
+/// What a link tells of its worker.
+#[derive(Clone, Debug)]
+pub enum LinkEvent {
+    /// A life of it answers, for the first time or after a loss. Runs that wait may go to it.
+    Here(Here),
+    /// It says something.
+    Up(From<Up>),
+    /// It has not been heard for a while. It gets no new runs; what it has goes on.
+    Silent,
+    /// It is heard again.
+    Back,
+    /// A life of it is over for good: a newer one has answered, or its lease is over. Its attempts are void.
+    Lost {
+        /// Which life.
+        incarnation: Incarnation,
+        /// Why, for the log.
+        why: String,
+    },
+    /// Its clock was compared with this process's.
+    Clock(ClockOffset),
+}
+
+/// The way to one worker, and what is heard of it. It need not be there yet, and may come back after a loss, as another life.
+pub struct Link {
+    /// What the worker is called until it says so itself.
+    name: Arc<str>,
+    /// Sends down. Must not block and must not call back into the gateway.
+    send: SendDown,
+    /// The life that is here from the beginning.
+    here: Option<Here>,
+    events: links::Events,
+}
+
+impl Link {
+    /// A worker elsewhere, at `name` until it says how it is called. The end of `events` means that it can never come back. `send` must not
+    /// block and must not call back into the gateway; it is called only between a `Here` and the `Lost` of the same life.
+    pub fn new(name: Arc<str>, send: SendDown, events: mpsc::Receiver<LinkEvent>) -> Link {
+        Link { name, send, here: None, events: links::Events::Wire(events) }
+    }
+
+    /// A worker in this process, which is here until `up` ends. `send` must not block and must not call back into the gateway.
+    pub fn thread(here: Here, send: SendDown, up: mpsc::Receiver<From<Up>>) -> Link {
+        Link { name: here.name.clone(), send, here: Some(here), events: links::Events::Thread(up) }
+    }
 }
 
 /// What serving can end with.
 #[derive(Debug, thiserror::Error)]
 pub enum GatewayError {
-    /// `serve` was called a second time: there is one session, and it is in use.
+    /// `serve` was called a second time: each worker is heard by one.
     #[error("this gateway serves already")]
     AlreadyServing,
     /// The listening socket broke.
@@ -68,18 +115,32 @@ pub enum GatewayError {
     },
 }
 
+/// What is heard of each worker, until serving begins.
+type Heard = Vec<(WorkerIndex, links::Events)>;
+
 /// The front door. A clone is the same front door.
 #[derive(Clone)]
 pub struct Gateway {
     calls: Arc<calls::Calls>,
-    up: Arc<Mutex<Option<mpsc::Receiver<From<Up>>>>>,
+    heard: Arc<Mutex<Option<Heard>>>,
 }
 
 impl Gateway {
-    /// A front door for one worker that writes to `journal`. Nothing happens before `serve`.
-    pub fn new(config: GatewayConfig, link: Link, journal: Journal, incarnation: Incarnation) -> Gateway {
-        let calls = calls::Calls::new(config, journal, (link.model, link.worker), incarnation, link.send);
-        Gateway { calls: Arc::new(calls), up: Arc::new(Mutex::new(Some(link.up))) }
+    /// A front door for these workers that writes to `journal`. Nothing happens before `serve`.
+    pub fn new(config: GatewayConfig, links: Vec<Link>, journal: Journal, incarnation: Incarnation) -> Gateway {
+        let mut workers = Workers::default();
+        let (mut ends, mut heard) = (Vec::new(), Vec::new());
+        for Link { name, send, here, events } in links {
+            let worker = workers.add(name);
+            if let Some(Here { incarnation, model, name }) = here {
+                // The first life of it: none is over by that.
+                let _ = workers.here(worker, incarnation, model, name);
+            }
+            ends.push(calls::LinkEnd::new(send));
+            heard.push((worker, events));
+        }
+        let calls = calls::Calls::new(config, journal, incarnation, ends, workers);
+        Gateway { calls: Arc::new(calls), heard: Arc::new(Mutex::new(Some(heard))) }
     }
 
     /// Answers on `listener` until `shutdown` is ready; then takes no more runs, lets live ones end for `config.drain` or until `at_once` is
@@ -94,7 +155,7 @@ impl Gateway {
         shutdown: impl Future<Output = ()>,
         at_once: impl Future<Output = ()>,
     ) -> Result<(), GatewayError> {
-        let up = self.up.lock().unwrap_or_else(PoisonError::into_inner).take().ok_or(GatewayError::AlreadyServing)?;
-        serve::serve(&self.calls, up, listener, shutdown, at_once).await
+        let heard = self.heard.lock().unwrap_or_else(PoisonError::into_inner).take().ok_or(GatewayError::AlreadyServing)?;
+        serve::serve(&self.calls, heard, listener, shutdown, at_once).await
     }
 }

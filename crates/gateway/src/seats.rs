@@ -101,11 +101,6 @@ impl Seats {
         self.list.iter().any(|s| s.conn.id == connection)
     }
 
-    /// Whether anybody is still sent anything.
-    pub(crate) fn is_fed(&self) -> bool {
-        self.list.iter().any(|s| s.feed.is_some())
-    }
-
     /// Whether anybody got anything of it.
     pub(crate) fn has_begun(&self) -> bool {
         self.begun || self.taken > 0

@@ -12,16 +12,16 @@ use axum::Router;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto::Builder;
 use hyper_util::service::TowerToHyperService;
-use lifecycle::Cause;
-use lifecycle::message::{From, Up};
+use lifecycle::{Cause, WorkerIndex};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, mpsc, watch};
+use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, watch};
 use tokio::task::JoinSet;
 
 use crate::GatewayError;
 use crate::calls::Calls;
 use crate::config::GatewayConfig;
 use crate::conn::{self, ConnState, Observed};
+use crate::links::Events;
 
 /// How long the accept loop pauses when the process is out of something (file descriptors, memory).
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
@@ -36,14 +36,17 @@ const PING_WAIT_MAX: Duration = Duration::from_secs(24 * 3600);
 
 pub(crate) async fn serve(
     calls: &Arc<Calls>,
-    up: mpsc::Receiver<From<Up>>,
+    heard: Vec<(WorkerIndex, Events)>,
     listener: TcpListener,
     shutdown: impl Future<Output = ()>,
     at_once: impl Future<Output = ()>,
 ) -> Result<(), GatewayError> {
     let mut tasks = JoinSet::new();
-    let (pumped, driven) = (calls.clone(), calls.clone());
-    tasks.spawn(async move { pumped.pump(up).await });
+    for (worker, events) in heard {
+        let pumped = calls.clone();
+        tasks.spawn(async move { pumped.pump(worker, events).await });
+    }
+    let driven = calls.clone();
     tasks.spawn(async move { driven.drive().await });
     let mut connections = JoinSet::new();
     let stop = watch::Sender::new(false);

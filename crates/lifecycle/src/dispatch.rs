@@ -328,7 +328,10 @@ impl<R: Rules> Dispatch<R> {
                     effects.push(DispatchEffect::Tell(Said::End { outcome, usage: self.usage }));
                 }
                 CallEffect::Superseded { cause, won } => self.note(Event::Superseded { cause, won }, effects),
-                CallEffect::Void => self.note(Event::Void, effects),
+                CallEffect::Void => {
+                    let worker = self.place.as_ref().map_or(Incarnation(0), |place| place.incarnation);
+                    self.note(Event::Void { worker }, effects);
+                }
                 CallEffect::Settle { proven } => {
                     self.note(Event::Settled { proven }, effects);
                     effects.push(DispatchEffect::Settle);

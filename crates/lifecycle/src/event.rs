@@ -5,7 +5,7 @@
 use std::sync::Arc;
 
 use crate::message::Receipt;
-use crate::{Cause, Delivery, Outcome, Phase, RunKey, StepId, Time};
+use crate::{Cause, Delivery, Incarnation, Outcome, Phase, RunKey, StepId, Time};
 
 /// One line of the journal.
 #[derive(Clone, PartialEq, Debug)]
@@ -157,7 +157,10 @@ pub enum Event {
         receipt: Receipt,
     },
     /// The attempt's worker is lost: nobody can say "released" (C-20).
-    Void,
+    Void {
+        /// The worker's life that is over.
+        worker: Incarnation,
+    },
     // --- the worker as a whole ---
     /// A step's fence completed.
     StepDone {

@@ -117,8 +117,13 @@ impl Run {
         self.current().is_none_or(|a| a.released || a.void)
     }
 
+    /// Never with a void attempt, whatever became of those after it.
     pub(crate) fn is_released(&self) -> bool {
-        self.current().is_some_and(|a| a.released) || self.proven
+        (self.current().is_some_and(|a| a.released) && !self.is_voided()) || self.proven
+    }
+
+    fn is_voided(&self) -> bool {
+        self.attempts.iter().any(|a| a.void)
     }
 
     pub(crate) fn state(&self) -> RunState {
@@ -128,6 +133,10 @@ impl Run {
             return RunState::Ended;
         }
         let Some(attempt) = self.current() else { return RunState::Queued };
+        if attempt.void && !decided {
+            // It waits for another worker.
+            return RunState::Queued;
+        }
         if decided || attempt.stopping || attempt.ended.is_some() || attempt.released {
             return RunState::Stopping;
         }
@@ -147,7 +156,7 @@ impl Run {
     pub(crate) fn guarantee(&self) -> Option<Guarantee> {
         if self.is_released() {
             Some(Guarantee::Confirmed)
-        } else if self.is_settled() || self.current().is_some_and(|a| a.void) {
+        } else if self.is_settled() || (self.outcome.is_some() && self.is_voided() && self.is_idle()) {
             Some(Guarantee::BestEffort)
         } else {
             None

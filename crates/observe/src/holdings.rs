@@ -5,8 +5,6 @@
 //!
 //! Invariant: gauges only, cut for this scrape; what the system does not tell is left out and never shown as 0.
 
-use lifecycle::message::Held;
-
 use crate::exposition::Text;
 
 /// What a gateway's process holds now.
@@ -44,14 +42,4 @@ pub(crate) fn expose(text: &mut Text, holdings: &Holdings) {
     gauge("process_resident_memory_bytes", "Resident memory size in bytes.", process.resident_bytes);
     gauge("process_open_fds", "Number of open file descriptors.", process.open_fds);
     gauge("process_threads", "Number of threads.", process.threads);
-}
-
-/// What a worker holds for runs.
-pub(crate) fn expose_held(text: &mut Text, held: &Held) {
-    let mut f =
-        text.gauge("kvit_worker_held", "Entries in the worker's tables that belong to attempts or steps; all 0 when nothing is alive.");
-    for (kind, entries) in held.kinds() {
-        f.sample(&[("kind", kind)], u64::from(entries));
-    }
-    text.gauge("kvit_worker_sequences_max", "Sequences that the worker can run at once.").sample(&[], u64::from(held.slots_total));
 }

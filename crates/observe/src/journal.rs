@@ -138,7 +138,7 @@ impl Journal {
     // contract: C-15
     pub fn metrics(&self, scrape: &Scrape<'_>) -> String {
         let mut state = self.lock();
-        if scrape.snapshot.is_some_and(|s| !s.is_conserved()) {
+        for _ in scrape.workers.iter().filter(|worker| worker.snapshot.is_some_and(|s| !s.is_conserved())) {
             state.totals.defect(Defect::NotConserved);
         }
         let mut totals = state.totals.clone();

@@ -6,6 +6,7 @@
 //! Invariant: this crate only receives. It answers no question whose answer could change what a run does next, and it never holds the text
 //! or the tokens of a prompt or an answer.
 
+mod accounts;
 pub mod clock;
 mod evicted;
 mod exposition;
@@ -21,7 +22,7 @@ pub use clock::Clock;
 pub use evicted::Recall;
 pub use holdings::{Holdings, Process};
 pub use journal::{Journal, Limits};
-pub use metrics::Scrape;
+pub use metrics::{Scrape, WorkerScrape};
 pub use runs::{RunFilter, RunPage};
 pub use timeline::{render_lanes, render_timeline};
 pub use view::{RunState, RunView};

@@ -11,6 +11,7 @@ use std::time::Duration;
 use lifecycle::message::Snapshot;
 use lifecycle::{ByPhase, Cause, Incarnation, OutcomeKind, Phase, Waste};
 
+use crate::accounts;
 use crate::exposition::{Family, Text};
 use crate::holdings::{self, Holdings};
 use crate::journal::Limits;
@@ -31,11 +32,20 @@ pub struct Scrape<'a> {
     pub version: &'a str,
     /// This process's life.
     pub incarnation: Incarnation,
-    /// The worker's account, cut for this scrape. `None` if the worker did not answer in time: its families are then left out rather
-    /// than shown with old values, and `kvit_worker_up` is 0.
-    pub snapshot: Option<&'a Snapshot>,
+    /// The workers, each with its account. With one, its samples need no name; with several, each has the label `worker`.
+    pub workers: &'a [WorkerScrape<'a>],
     /// What the process holds, cut for this scrape. `None` where nobody is asked.
     pub holdings: Option<&'a Holdings>,
+}
+
+/// A worker's part of a scrape.
+#[derive(Clone, Copy, Debug)]
+pub struct WorkerScrape<'a> {
+    /// What it is called.
+    pub name: &'a str,
+    /// Its account, cut for this scrape. `None` if it did not answer in time: its samples are then left out rather than shown with old
+    /// values, and its `kvit_worker_up` is 0.
+    pub snapshot: Option<&'a Snapshot>,
 }
 
 /// Something that must not happen, seen in the journal.
@@ -166,12 +176,7 @@ impl Totals {
         let life = scrape.incarnation.to_string();
         let labels = [("version", scrape.version), ("incarnation", life.as_str())];
         text.gauge("kvit_build_info", "What runs here; always 1.").sample(&labels, 1);
-        text.gauge("kvit_worker_up", "Whether the worker answered this scrape with its account.")
-            .sample(&[], u64::from(scrape.snapshot.is_some()));
-        if let Some(snapshot) = scrape.snapshot {
-            expose_account(&mut text, snapshot);
-            holdings::expose_held(&mut text, &snapshot.held);
-        }
+        accounts::expose(&mut text, scrape.workers);
         if let Some(holdings) = scrape.holdings {
             holdings::expose(&mut text, holdings);
         }
@@ -307,35 +312,4 @@ fn per_phase(mut family: Family<'_>, counts: &ByPhase) {
     for phase in Phase::ALL {
         family.sample(&[("phase", phase.as_str())], counts.of(*phase));
     }
-}
-
-/// C-15's account and what else a worker's cut says.
-fn expose_account(text: &mut Text, s: &Snapshot) {
-    let mut f = text.gauge("kvit_kv_blocks", "Blocks by state; the five states add up to kvit_kv_pool_blocks.");
-    for (state, blocks) in
-        [("free", s.free), ("active", s.active), ("cached", s.cached), ("draining", s.draining), ("quarantined", s.quarantined)]
-    {
-        f.sample(&[("state", state)], u64::from(blocks));
-    }
-    let mut gauge = |name, help, value| {
-        text.gauge(name, help).sample(&[], value);
-    };
-    gauge("kvit_kv_pool_blocks", "Blocks in the pool.", u64::from(s.total));
-    gauge("kvit_kv_orphaned_blocks", "Of the active blocks: those whose attempt no gateway claims.", u64::from(s.orphaned));
-    gauge("kvit_kv_block_tokens", "Token positions a block.", u64::from(s.block_tokens));
-    gauge("kvit_kv_reserved_bytes", "Bytes reserved for the pool.", s.reserved_bytes);
-    gauge("kvit_device_lost", "Whether the device takes no more steps, so that every run fails.", u64::from(s.device_lost.is_some()));
-    gauge("kvit_tombstones", "Attempts remembered as cancelled before their submit.", u64::from(s.tombstones));
-    let mut f = text.gauge("kvit_worker_attempts", "Attempts on the worker by the engine's own account.");
-    for (state, attempts) in [("queued", s.queued), ("running", s.running), ("stopping", s.stopping)] {
-        f.sample(&[("state", state)], u64::from(attempts));
-    }
-    let mut f = text.counter(
-        "kvit_refused_releases_total",
-        "Releases that changed nothing, by why: an old generation (stale), an owner that was not listed (foreign) or had left before (double).",
-    );
-    for (why, refused) in [("stale", s.stale_releases), ("foreign", s.foreign_releases), ("double", s.double_releases)] {
-        f.sample(&[("why", why)], refused);
-    }
-    text.counter("kvit_late_completions_total", "Fence messages that named no open step.").sample(&[], s.late_completions);
 }

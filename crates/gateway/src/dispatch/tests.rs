@@ -4,12 +4,12 @@ use std::sync::{Arc, Mutex};
 
 use lifecycle::message::{Down, From, ModelInfo, Prompt};
 use lifecycle::params::Params;
-use lifecycle::{Cause, Incarnation, RunId, RunKey, Tenant, Time};
+use lifecycle::{Cause, Incarnation, RunId, RunKey, Tenant, Time, Workers};
 use observe::{Clock, Journal, Limits, RunFilter};
 
 use super::Order;
 use crate::GatewayConfig;
-use crate::calls::Calls;
+use crate::calls::{Calls, LinkEnd};
 use crate::conn::ConnState;
 use crate::joining::Joining;
 
@@ -22,7 +22,10 @@ fn table() -> (Arc<Calls>, Arc<Mutex<Vec<Down>>>) {
     };
     let model = ModelInfo { id: "tiny".into(), context: 512, default_max_tokens: 64, created: 0 };
     let journal = Journal::new(Clock::start(), Limits::default());
-    let calls = Calls::new(GatewayConfig::default(), journal, (model, Incarnation(1)), Incarnation(2), Box::new(send));
+    let mut workers = Workers::default();
+    let worker = workers.add("w".into());
+    assert_eq!(workers.here(worker, Incarnation(1), model, "w".into()), None);
+    let calls = Calls::new(GatewayConfig::default(), journal, Incarnation(2), vec![LinkEnd::new(Box::new(send))], workers);
     (Arc::new(calls), sent)
 }
 
@@ -30,6 +33,7 @@ fn order(tenant: &str, id: &str) -> Order {
     Order {
         tenant: Tenant::parse(tenant).expect("a name"),
         requested: Some(RunId::parse(id).expect("an id")),
+        model: "tiny".into(),
         prompt: Prompt::Text("x".into()),
         params: Params::default(),
         arrived: Time(0),
@@ -81,7 +85,7 @@ fn readers_that_have_left_are_forgotten_while_their_run_lives() {
     let key = first.reader.key.clone();
     let seats = |calls: &Calls| calls.lock().entries[&key].seats.kept();
     assert_eq!(seats(&calls), 1, "the first one's");
-    assert_eq!(calls.lock().entries[&key].call.wanted(), None, "somebody still reads");
+    assert_eq!(calls.lock().entries[&key].dispatch.call().wanted(), None, "somebody still reads");
 }
 
 // contract: C-22

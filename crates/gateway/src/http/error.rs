@@ -95,6 +95,11 @@ impl ApiError {
         ApiError::unavailable("the server is shutting down and takes no more runs").code("shutting_down")
     }
 
+    /// A 503: no worker is here, one may come.
+    pub(crate) fn no_worker() -> ApiError {
+        ApiError::unavailable("no worker is here at the moment").code("no_worker")
+    }
+
     /// How an outcome other than `completed` looks to the caller.
     ///
     /// A status that SDKs and proxies retry is for what a retry can mend: no room, a wait that was too long, this process going away, a

@@ -2,6 +2,7 @@
 //!
 //! Invariant: no field is silently ignored unless it is listed here as one that changes nothing.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use lifecycle::message::ModelInfo;
@@ -14,6 +15,8 @@ use super::error::ApiError;
 const LOGIT_BIAS_MAX: usize = 1024;
 /// Most `stop_token_ids`.
 const STOP_TOKENS_MAX: usize = 64;
+/// Longest name of a model in bytes, where none is known to compare it with.
+const MODEL_MAX_LEN: usize = 256;
 /// Longest `cache_salt` in bytes.
 const SALT_MAX_LEN: usize = 256;
 
@@ -119,11 +122,23 @@ pub(crate) struct Common {
     pub(crate) timeout: Option<Duration>,
 }
 
-/// Takes the model's name and checks it: absent or empty means the one model there is.
-pub(crate) fn model(fields: &mut Fields, model: &ModelInfo) -> Result<(), ApiError> {
-    match fields.text("model")? {
-        Some(name) if !name.is_empty() && name != *model.id => Err(no_model(&name)),
-        _ => Ok(()),
+/// Takes the model's name and checks it: absent or empty means the one model there is. While no worker was met, nobody knows which models
+/// there are: a run that names one waits for it.
+pub(crate) fn model(fields: &mut Fields, known: &[ModelInfo]) -> Result<Arc<str>, ApiError> {
+    match fields.text("model")?.filter(|name| !name.is_empty()) {
+        Some(name) => match known.iter().find(|model| *model.id == *name) {
+            Some(model) => Ok(model.id.clone()),
+            None if known.is_empty() && name.len() <= MODEL_MAX_LEN => Ok(name.into()),
+            None => Err(no_model(&name)),
+        },
+        None => match known {
+            [model] => Ok(model.id.clone()),
+            [] => Err(ApiError::no_worker()),
+            several => {
+                let names = several.iter().map(|model| &*model.id).collect::<Vec<_>>().join(", ");
+                Err(ApiError::field("model", format!("must be given, for there are several: {names}")))
+            }
+        },
     }
 }
 

@@ -144,7 +144,7 @@ fn order(
     body: &[u8],
 ) -> Result<(Order, Shape), ApiError> {
     let mut fields = Fields::parse(body)?;
-    fields::model(&mut fields, &calls.model)?;
+    let model = fields::model(&mut fields, &calls.models())?;
     let (prompt, common) = match kind {
         Kind::Chat => chat_wire::parse(fields)?,
         Kind::Text => text_wire::parse(fields)?,
@@ -154,14 +154,14 @@ fn order(
     let shape = Shape {
         kind,
         id: String::new(),
-        model: calls.model.id.clone(),
+        model: model.clone(),
         created: 0,
         fingerprint: concat!("kvit-", env!("CARGO_PKG_VERSION")),
         logprobs: common.params.sampling.logprobs.is_some(),
         include_usage: common.include_usage,
     };
     let tenant = Tenant::default();
-    Ok((Order { tenant, requested, prompt, params: common.params, arrived, timeout, stream: common.stream, joining }, shape))
+    Ok((Order { tenant, requested, model, prompt, params: common.params, arrived, timeout, stream: common.stream, joining }, shape))
 }
 
 /// The caller's deadline: the nearer one of header and body.

@@ -11,9 +11,9 @@ pub(crate) mod kv;
 pub(crate) mod openai;
 pub(crate) mod runs;
 pub(crate) mod stream;
+pub(crate) mod workers;
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 use axum::Router;
 use axum::extract::rejection::PathRejection;
@@ -23,7 +23,8 @@ use axum::middleware::{Next, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use lifecycle::RunId;
-use observe::Scrape;
+use lifecycle::message::ModelInfo;
+use observe::{Scrape, WorkerScrape};
 use serde_json::{Value, json};
 
 use self::error::ApiError;
@@ -59,6 +60,7 @@ pub(crate) fn router(calls: Arc<Calls>) -> Router {
         .route("/v1/runs/{id}/cancel", post(runs::cancel))
         .route("/v1/kv", get(kv::account))
         .route("/v1/kv/blocks", get(kv::blocks))
+        .route("/v1/workers", get(workers::list))
         .route("/health", get(ready))
         .route("/health/live", get(live))
         .route("/health/ready", get(ready))
@@ -137,18 +139,18 @@ async fn not_allowed(method: Method, uri: Uri) -> ApiError {
     ApiError::new(StatusCode::METHOD_NOT_ALLOWED, "invalid_request_error", message).code("method_not_allowed")
 }
 
-fn model_object(calls: &Calls) -> Value {
-    let model = &calls.model;
+fn model_object(model: &ModelInfo) -> Value {
     json!({"id": &*model.id, "object": "model", "created": model.created, "owned_by": "kvit", "max_model_len": model.context})
 }
 
 async fn models(State(calls): State<Arc<Calls>>) -> Response {
-    ok(&json!({"object": "list", "data": [model_object(&calls)]}))
+    let data: Vec<Value> = calls.models().iter().map(model_object).collect();
+    ok(&json!({"object": "list", "data": data}))
 }
 
 async fn model(State(calls): State<Arc<Calls>>, id: Segment) -> Result<Response, ApiError> {
     let id = named(id)?;
-    if id == *calls.model.id { Ok(ok(&model_object(&calls))) } else { Err(fields::no_model(&id)) }
+    calls.models().iter().find(|model| *model.id == *id).map(|model| ok(&model_object(model))).ok_or_else(|| fields::no_model(&id))
 }
 
 async fn live() -> Response {
@@ -167,15 +169,20 @@ pub(crate) fn serving(calls: &Calls) -> Result<(), ApiError> {
     if calls.is_draining() {
         return Err(ApiError::shutting_down());
     }
-    if calls.lost.load(Ordering::Acquire) {
+    if calls.lock().workers.are_gone() {
         return Err(ApiError::unavailable("the worker is gone").code("worker_lost"));
     }
     Ok(())
 }
 
-/// Whether new runs can be computed. One that comes anyway is taken on and fails with `device_error`, so that it has a record.
+/// Whether new runs can be computed now. One that comes anyway is taken on: without a worker it waits for one, and with a lost device it
+/// fails with `device_error`, so that it has a record.
 fn computing(calls: &Calls) -> Result<(), ApiError> {
-    match calls.device_lost.get() {
+    let table = calls.lock();
+    if !table.workers.is_any_here() {
+        return Err(ApiError::no_worker());
+    }
+    match table.workers.all_devices_lost() {
         None => Ok(()),
         Some(why) => {
             let message = format!("the worker's device is lost ({why}): every run fails until this server is started again");
@@ -185,9 +192,10 @@ fn computing(calls: &Calls) -> Result<(), ApiError> {
 }
 
 async fn metrics(State(calls): State<Arc<Calls>>) -> Response {
-    let snapshot = calls.snapshot(false).await;
+    let cuts = calls.snapshots(false).await;
+    let workers: Vec<_> = cuts.iter().map(|cut| WorkerScrape { name: &cut.name, snapshot: cut.snapshot.as_deref() }).collect();
     let holdings = crate::vitals::holdings(&calls);
     let (version, incarnation) = (env!("CARGO_PKG_VERSION"), calls.incarnation);
-    let scrape = Scrape { version, incarnation, snapshot: snapshot.as_deref(), holdings: Some(&holdings) };
+    let scrape = Scrape { version, incarnation, workers: &workers, holdings: Some(&holdings) };
     ([(header::CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")], calls.journal.metrics(&scrape)).into_response()
 }

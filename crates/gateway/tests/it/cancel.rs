@@ -191,7 +191,7 @@ async fn a_lost_worker() {
     // The simulated worker journals nothing: all that bounds the run is the model's context.
     assert_eq!(run["waste_bound_tokens"], 512);
     assert_eq!(stand.settled("wanted").await["outcome"]["kind"], "cancelled");
-    assert_eq!(stand.count("plain", |e| matches!(e, Event::Void)), 1);
+    assert_eq!(stand.count("plain", |e| matches!(e, Event::Void { .. })), 1);
     for reply in [get(stand.addr, "/health/ready").await, ask(stand.addr, "POST", "/v1/chat/completions", "", &chat("")).await] {
         assert_eq!((reply.error().0, reply.error().3), (503, "worker_lost".into()));
     }

@@ -1,4 +1,4 @@
-//! The front door against a scripted worker, through raw sockets.
+//! The front door against scripted workers, through raw sockets.
 //!
 //! Every wait is for a condition and bounded; no sleep proves anything.
 
@@ -11,6 +11,8 @@ mod ids;
 mod joining;
 mod leave;
 mod lost_device;
+mod many;
+mod redispatch;
 mod shapes;
 mod simulated;
 mod slow;

@@ -4,7 +4,7 @@ use std::collections::HashSet;
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use gateway::{Gateway, GatewayConfig, GatewayError, Link, LinkClosed};
+use gateway::{Gateway, GatewayConfig, GatewayError, Here, Link, LinkClosed, LinkEvent, SendDown};
 use lifecycle::event::Event;
 use lifecycle::message::{Delta, Down, From, ModelInfo, Receipt, Snapshot, Submit, Up, Usage};
 use lifecycle::{AttemptId, Cause, Incarnation, Outcome, RunId, RunKey, StepId, Tenant};
@@ -18,45 +18,75 @@ pub const SOON: Duration = Duration::from_secs(10);
 pub const WORKER: Incarnation = Incarnation(0x1111);
 pub const GATEWAY: Incarnation = Incarnation(0x2222);
 
-/// A front door that serves, and its worker's script.
-pub struct Stand {
+/// A front door that serves, and its worker's script, or its workers'.
+pub struct Stand<W = Simulated> {
     pub addr: SocketAddr,
     pub journal: Journal,
-    pub worker: Simulated,
+    pub worker: W,
     pub stop: Option<oneshot::Sender<()>>,
     pub hurry: Option<oneshot::Sender<()>>,
     pub served: JoinHandle<Result<(), GatewayError>>,
 }
 
+/// Where what the worker says goes in.
+pub enum Mouth {
+    /// A worker in the gateway's process.
+    Thread(mpsc::Sender<From<Up>>),
+    /// One elsewhere.
+    Wire(mpsc::Sender<LinkEvent>),
+}
+
 /// The worker's end of both channels.
 pub struct Simulated {
     down: mpsc::UnboundedReceiver<From<Down>>,
-    pub up: Option<mpsc::Sender<From<Up>>>,
+    pub up: Option<Mouth>,
+    /// The life in which it speaks.
+    pub life: Incarnation,
     journal: Journal,
     step: u64,
 }
 
-pub async fn stand(config: GatewayConfig) -> Stand {
+pub fn tiny() -> ModelInfo {
+    ModelInfo { id: "tiny".into(), context: 512, default_max_tokens: 64, created: 1_700_000_000 }
+}
+
+/// The gateway's end of a way down, and the worker's.
+fn way_down() -> (SendDown, mpsc::UnboundedReceiver<From<Down>>) {
+    let (send_down, down) = mpsc::unbounded_channel();
+    (Box::new(move |message| send_down.send(message).map_err(|_| LinkClosed)), down)
+}
+
+async fn serve<W>(config: GatewayConfig, links: Vec<Link>, journal: Journal, worker: W) -> Stand<W> {
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a free port");
     let addr = listener.local_addr().expect("an address");
-    let (send_down, down) = mpsc::unbounded_channel();
-    let (up, up_receive) = mpsc::channel(64);
-    let journal = Journal::new(Clock::start(), Limits::default());
-    let model = ModelInfo { id: "tiny".into(), context: 512, default_max_tokens: 64, created: 1_700_000_000 };
-    let send = Box::new(move |message| send_down.send(message).map_err(|_| LinkClosed));
-    let link = Link { send, up: up_receive, model, worker: WORKER };
-    let gateway = Gateway::new(config, link, journal.clone(), GATEWAY);
+    let gateway = Gateway::new(config, links, journal.clone(), GATEWAY);
     let (stop, stopped) = oneshot::channel::<()>();
     let (hurry, hurried) = oneshot::channel::<()>();
     let served = tokio::spawn(async move { gateway.serve(listener, async { drop(stopped.await) }, async { drop(hurried.await) }).await });
-    Stand {
-        addr,
-        journal: journal.clone(),
-        worker: Simulated { down, up: Some(up), journal, step: 0 },
-        stop: Some(stop),
-        hurry: Some(hurry),
-        served,
+    Stand { addr, journal, worker, stop: Some(stop), hurry: Some(hurry), served }
+}
+
+pub async fn stand(config: GatewayConfig) -> Stand {
+    let (send, down) = way_down();
+    let (up, up_receive) = mpsc::channel(64);
+    let journal = Journal::new(Clock::start(), Limits::default());
+    let link = Link::thread(Here { incarnation: WORKER, model: tiny(), name: "simulated".into() }, send, up_receive);
+    let worker = Simulated { down, up: Some(Mouth::Thread(up)), life: WORKER, journal: journal.clone(), step: 0 };
+    serve(config, vec![link], journal, worker).await
+}
+
+/// Several workers over links; none of them is here yet.
+pub async fn several(config: GatewayConfig, count: usize) -> Stand<Vec<Simulated>> {
+    let journal = Journal::new(Clock::start(), Limits::default());
+    let (mut links, mut workers) = (Vec::new(), Vec::new());
+    for i in 0..count {
+        let (send, down) = way_down();
+        let (up, events) = mpsc::channel(64);
+        links.push(Link::new(format!("address-{i}").into(), send, events));
+        let life = Incarnation(0x1000 * (i as u128 + 1));
+        workers.push(Simulated { down, up: Some(Mouth::Wire(up)), life, journal: journal.clone(), step: 0 });
     }
+    serve(config, links, journal, workers).await
 }
 
 pub async fn default_stand() -> Stand {
@@ -74,7 +104,7 @@ pub fn key(id: &str) -> RunKey {
     RunKey { tenant: Tenant::default(), run: RunId::parse(id).expect("an id") }
 }
 
-impl Stand {
+impl<W> Stand<W> {
     /// The run as the API shows it.
     pub fn run(&self, id: &str) -> Value {
         serde_json::to_value(self.journal.run(&key(id))).expect("JSON")
@@ -139,12 +169,32 @@ impl Simulated {
     }
 
     pub async fn say(&self, message: Up) {
-        self.say_as(WORKER, message).await;
+        self.say_as(self.life, message).await;
     }
 
     pub async fn say_as(&self, incarnation: Incarnation, message: Up) {
-        let up = self.up.as_ref().expect("the worker is not lost");
-        soon("room in the channel", up.send(From { incarnation, message })).await.expect("the gateway listens");
+        let message = From { incarnation, message };
+        match self.up.as_ref().expect("the worker is not lost") {
+            Mouth::Thread(up) => soon("room in the channel", up.send(message)).await.expect("the gateway listens"),
+            Mouth::Wire(_) => self.tell(LinkEvent::Up(message)).await,
+        }
+    }
+
+    /// What its link tells.
+    pub async fn tell(&self, event: LinkEvent) {
+        let Some(Mouth::Wire(events)) = &self.up else { panic!("a link to a worker elsewhere") };
+        soon("room in the channel", events.send(event)).await.expect("the gateway listens");
+    }
+
+    /// Its present life answers.
+    pub async fn come(&self, name: &str) {
+        self.tell(LinkEvent::Here(Here { incarnation: self.life, model: tiny(), name: name.into() })).await;
+    }
+
+    /// Its present life is over; the next one does not answer yet.
+    pub async fn be_lost(&mut self) {
+        self.tell(LinkEvent::Lost { incarnation: self.life, why: "the test says so".into() }).await;
+        self.life.0 += 1;
     }
 
     /// Takes the next submit and says that it is taken on.

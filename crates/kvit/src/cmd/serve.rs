@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use anyhow::Context;
-use gateway::{Gateway, Link, LinkClosed};
+use gateway::{Gateway, Here, Link, LinkClosed};
 use lifecycle::Incarnation;
 use lifecycle::message::ModelInfo;
 use model::arch::llama::{Llama, Precision};
@@ -47,7 +47,7 @@ pub fn run(config: &ServeConfig, cache: Option<PathBuf>) -> Result<(), Failure> 
     let path = model_file::resolve(config.model.get(), &Cache::locate(cache)?)?;
     let journal = Journal::new(Clock::start(), settings::journal(config));
     let (worker, link) = start_worker(config, &path, &journal)?;
-    let gateway = Gateway::new(settings::gateway(config), link, journal, incarnation());
+    let gateway = Gateway::new(settings::gateway(config), vec![link], journal, incarnation());
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     let served = runtime.block_on(serve(&gateway, listener));
     worker.stop();
@@ -115,7 +115,7 @@ fn start_worker(config: &ServeConfig, path: &Path, journal: &Journal) -> anyhow:
     let worker = worker::start(settings, Box::new(device), Arc::new(text), journal.clone(), up).context("cannot start the worker")?;
     let send = worker.sender();
     let send = Box::new(move |message| send(message).map_err(|_| LinkClosed));
-    Ok((worker, Link { send, up: from_worker, model: info, worker: incarnation }))
+    Ok((worker, Link::thread(Here { incarnation, model: info, name: "local".into() }, send, from_worker)))
 }
 
 /// A fresh one: this life of this process's gateway or worker.

@@ -1,7 +1,9 @@
-//! Tests through the public face: the two machines rule by rule, by random sequences and as whole tables; the words and ids.
+//! Tests through the public face: the machines rule by rule, by random sequences and as whole tables; the words and ids.
 
 mod attempt;
 mod call;
+mod dispatch;
 mod random;
 mod table;
 mod words;
+mod workers;

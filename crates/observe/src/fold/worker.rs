@@ -70,7 +70,7 @@ impl Run {
                 self.stamps.mark(Milestone::FenceCompleted, at);
             }
             Event::Released { receipt } => self.released(record, receipt, totals),
-            Event::Void => {
+            Event::Void { .. } => {
                 if let Some(attempt) = self.attempt_mut(record.attempt) {
                     attempt.void = true;
                 }

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use lifecycle::event::{Event, Record};
 use lifecycle::message::{Held, Receipt, Snapshot};
 use lifecycle::{Cause, Incarnation, StepId, Time};
-use observe::{Holdings, Journal, Process, Scrape};
+use observe::{Holdings, Journal, Process, Scrape, WorkerScrape};
 
 use crate::story::*;
 
@@ -68,7 +68,12 @@ fn account() -> Snapshot {
 }
 
 fn scrape(journal: &Journal, snapshot: Option<&Snapshot>) -> BTreeMap<String, f64> {
-    parse(&journal.metrics(&Scrape { version: "0.1.0 \"x\\y\"", incarnation: Incarnation(7), snapshot, holdings: None }))
+    parse(&journal.metrics(&Scrape {
+        version: "0.1.0 \"x\\y\"",
+        incarnation: Incarnation(7),
+        workers: &[WorkerScrape { name: "w", snapshot }],
+        holdings: None,
+    }))
 }
 
 #[test]
@@ -239,7 +244,12 @@ fn what_is_held_is_shown_by_kind_and_the_journal_with_its_limits() {
     let held = Held { attempts: 1, owners: 2, waiting: 3, running: 4, deadlines: 5, slots: 6, slots_total: 7, steps: 8, answers: 9 };
     let snapshot = Snapshot { held, ..account() };
     let page = |holdings: &Holdings| {
-        parse(&journal.metrics(&Scrape { version: "0", incarnation: Incarnation(7), snapshot: Some(&snapshot), holdings: Some(holdings) }))
+        parse(&journal.metrics(&Scrape {
+            version: "0",
+            incarnation: Incarnation(7),
+            workers: &[WorkerScrape { name: "w", snapshot: Some(&snapshot) }],
+            holdings: Some(holdings),
+        }))
     };
     let process = Some(Process { resident_bytes: 5 << 20, open_fds: 12, threads: 6 });
     let samples = page(&Holdings { calls: 3, questions: 1, tasks: 9, process });

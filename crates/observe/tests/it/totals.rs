@@ -2,7 +2,7 @@
 
 use lifecycle::event::Event;
 use lifecycle::message::Receipt;
-use lifecycle::{Cause, Delivery, Outcome, Phase, StepId, Tenant};
+use lifecycle::{Cause, Delivery, Incarnation, Outcome, Phase, StepId, Tenant};
 use observe::{Clock, Journal, Limits, RunFilter, RunState, RunView};
 use proptest::prelude::*;
 
@@ -51,7 +51,7 @@ fn event() -> impl Strategy<Value = Event> {
         cause().prop_map(|c| Event::AttemptEnded { outcome: Outcome::of(c) }),
         step().prop_map(|step| Event::FenceCompleted { step }),
         (0..2_u32).prop_map(|blocks_held| Event::Released { receipt: Receipt { blocks_held, ..Receipt::default() } }),
-        Just(Event::Void),
+        Just(Event::Void { worker: Incarnation(1) }),
     ];
     prop_oneof![gateway, worker]
 }

@@ -1,7 +1,7 @@
 //! A run's view through its life, against the API's shape.
 
 use lifecycle::event::Event;
-use lifecycle::{Cause, Delivery, Milestone, Outcome, Phase, StepId};
+use lifecycle::{Cause, Delivery, Incarnation, Milestone, Outcome, Phase, StepId};
 use observe::{Journal, RunState, RunView};
 use serde_json::Value;
 
@@ -160,7 +160,7 @@ fn bound_of_a_lost_run(events: Vec<Event>) -> Option<u64> {
         at(&journal, &key, us as u64 + 1, event);
         assert_eq!(view(&journal, "r").waste_bound_tokens, None, "while it is live there is nothing to bound");
     }
-    at(&journal, &key, 100, Event::Void);
+    at(&journal, &key, 100, Event::Void { worker: Incarnation(1) });
     at(&journal, &key, 101, outcome_set(Cause::WorkerLost));
     let before = view(&journal, "r").waste_bound_tokens;
     at(&journal, &key, 102, Event::Settled { proven: false });

@@ -111,7 +111,7 @@ impl<R: Rules> World<R> {
             }
             Event::Superseded { .. } => self.marks.add(Mark::OutcomeRace),
             Event::AbandonmentObserved { cause: Cause::ClientDeadline } => self.marks.add(Mark::GatewayDeadline),
-            Event::Void => {
+            Event::Void { .. } => {
                 self.note(|s| format!("{} is void", s.word(of)));
                 self.gate.runs[run].voided = true;
                 self.marks.add(Mark::Voided);

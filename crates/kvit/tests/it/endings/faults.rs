@@ -165,7 +165,7 @@ impl World {
         let count = |wanted: &dyn Fn(&Event) -> bool| stand.count(&victim.id, wanted);
         let ended = count(&|e| matches!(e, Event::OutcomeSet { .. } | Event::DeliveryEnded { .. }));
         let settled = count(&|e| matches!(e, Event::Settled { proven: false }));
-        let (void, released) = (count(&|e| matches!(e, Event::Void)), count(&|e| matches!(e, Event::Released { .. })));
+        let (void, released) = (count(&|e| matches!(e, Event::Void { .. })), count(&|e| matches!(e, Event::Released { .. })));
         assert_eq!((ended, settled, void, released), (2, 1, 1, 0), "{row}");
         assert_eq!((heard.code.as_deref(), &heard.bits), (Some("worker_lost"), &before.bits), "{row}: {heard:?}");
         assert_eq!(run.tokens.delivered, heard.count(), "{row}");
@@ -199,7 +199,7 @@ impl World {
         let run = stand.settled(&victim.id);
         assert_eq!((run.outcome.map(|o| o.cause), run.guarantee, run.released), (Some("cancel_requested"), Some("best_effort"), false));
         assert_eq!((heard.code.as_deref(), heard.count()), (Some("cancel_requested"), run.tokens.delivered));
-        assert_eq!(stand.count(&victim.id, |e| matches!(e, Event::Void)), 1);
+        assert_eq!(stand.count(&victim.id, |e| matches!(e, Event::Void { .. })), 1);
         assert_eq!(stand.count(&victim.id, |e| matches!(e, Event::Released { .. })), 0);
         self.assert_same_fate(&stand, &mut holder, Cause::WorkerLost);
     }

@@ -99,7 +99,7 @@ pub fn once(stand: &Stand, id: &str, released: usize) {
     count("delivery", &|e| matches!(e, Event::DeliveryEnded { .. }), 1);
     count("attempt ended", &|e| matches!(e, Event::AttemptEnded { .. }), released);
     count("released", &|e| matches!(e, Event::Released { .. }), released);
-    count("void", &|e| matches!(e, Event::Void), 0);
+    count("void", &|e| matches!(e, Event::Void { .. }), 0);
     count("settled", &|e| matches!(e, Event::Settled { proven: true }), 1);
     count("defect", &|e| matches!(e, Event::Defect { .. }), 0);
 }

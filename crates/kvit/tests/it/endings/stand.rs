@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 use engine::EngineConfig;
-use gateway::{Gateway, GatewayConfig, GatewayError, Link, LinkClosed};
+use gateway::{Gateway, GatewayConfig, GatewayError, Here, Link, LinkClosed};
 use lifecycle::event::Event;
 use lifecycle::message::{DeadlineLeft, Down, From, ModelInfo, Snapshot, Up};
 use lifecycle::{AttemptId, Cause, Incarnation, RunId, RunKey, Tenant};
@@ -141,8 +141,9 @@ impl Stand {
                 }
             }
         });
-        let link = Link { send: tap(send.clone(), handed.clone()), up, model: info, worker: WORKER };
-        let gateway = Gateway::new(setup.gateway.clone(), link, journal.clone(), GATEWAY);
+        let here = Here { incarnation: WORKER, model: info, name: "w".into() };
+        let link = Link::thread(here, tap(send.clone(), handed.clone()), up);
+        let gateway = Gateway::new(setup.gateway.clone(), vec![link], journal.clone(), GATEWAY);
         let listener = runtime.block_on(tokio::net::TcpListener::bind("127.0.0.1:0")).expect("a free port");
         let addr = listener.local_addr().expect("an address");
         let (stop, stopped) = oneshot::channel::<()>();

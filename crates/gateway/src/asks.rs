@@ -1,0 +1,76 @@
+//! Asking the workers for a cut of their state, for `/v1/kv` and `/metrics`.
+//!
+//! Invariant: every question has an end: an answer, its time, or its asker's leaving.
+
+use std::sync::Arc;
+
+use lifecycle::message::{Down, Snapshot};
+use lifecycle::{Incarnation, Presence, WorkerIndex};
+use tokio::sync::oneshot;
+
+use crate::calls::Calls;
+
+/// What a worker answered.
+pub(crate) struct Cut {
+    /// The worker's name.
+    pub(crate) name: Arc<str>,
+    /// Its life; `None` if it was never met.
+    pub(crate) life: Option<Incarnation>,
+    /// `None` if it is not here, or did not answer in time.
+    pub(crate) snapshot: Option<Box<Snapshot>>,
+}
+
+impl Calls {
+    /// One cut of each worker's state, in the order of the workers. They are asked at the same time, and waited for no longer than for one.
+    pub(crate) async fn snapshots(&self, blocks: bool) -> Vec<Cut> {
+        let known: Vec<_> = {
+            let table = self.lock();
+            table.workers.iter().map(|(index, known)| (index, known.name.clone(), known.life, known.presence)).collect()
+        };
+        let until = tokio::time::Instant::now() + self.config.ask_timeout;
+        let ask = |(worker, name, life, presence)| {
+            let asked = if presence == Presence::Here { self.ask(worker, blocks) } else { None };
+            (name, life, asked)
+        };
+        let asked: Vec<_> = known.into_iter().map(ask).collect();
+        let mut cuts = Vec::with_capacity(asked.len());
+        for (name, life, asked) in asked {
+            let snapshot = match asked {
+                Some((_forget, answer)) => tokio::time::timeout_at(until, answer).await.ok().and_then(Result::ok),
+                None => None,
+            };
+            cuts.push(Cut { name, life, snapshot });
+        }
+        cuts
+    }
+
+    /// Sends a question. `None` if there are too many, or the link is over.
+    fn ask(&self, worker: WorkerIndex, blocks: bool) -> Option<(Forget<'_>, oneshot::Receiver<Box<Snapshot>>)> {
+        let (ask, answer) = {
+            let mut table = self.lock();
+            if table.asks.len() >= self.config.asks_max {
+                return None;
+            }
+            table.last_ask += 1;
+            let (send, answer) = oneshot::channel();
+            let ask = table.last_ask;
+            table.asks.insert(ask, (worker, send));
+            (ask, answer)
+        };
+        let asked = Forget { calls: self, ask };
+        self.send(worker, Down::Snapshot { ask, blocks }).ok()?;
+        Some((asked, answer))
+    }
+}
+
+/// Takes a question out of the table when its asker no longer waits, however it stopped waiting.
+struct Forget<'a> {
+    calls: &'a Calls,
+    ask: u64,
+}
+
+impl Drop for Forget<'_> {
+    fn drop(&mut self) {
+        self.calls.lock().asks.remove(&self.ask);
+    }
+}

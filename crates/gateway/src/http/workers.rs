@@ -1,0 +1,33 @@
+//! `/v1/workers`: who computes, as this gateway knows it now.
+//!
+//! Invariant: nobody is asked for it; what is not known is `null`.
+// contract: C-10
+
+use std::sync::Arc;
+
+use axum::extract::State;
+use axum::response::Response;
+use lifecycle::{Load, WorkerState};
+use serde_json::{Value, json};
+
+use super::ok;
+use crate::calls::Calls;
+
+fn worker_object(known: &WorkerState, load: Load) -> Value {
+    let clock = known.clock.map(|clock| (clock.offset_us as f64 / 1000.0, clock.error.as_micros() as f64 / 1000.0)).unzip();
+    json!({
+        "object": "worker", "name": &*known.name, "incarnation": known.life.map(|life| life.to_string()), "state": known.word(),
+        "model": known.model.as_ref().map(|model| &*model.id), "runs": load.runs, "device_lost": known.device_lost,
+        "clock_offset_ms": clock.0, "clock_error_ms": clock.1,
+    })
+}
+
+/// `GET /v1/workers`
+pub(crate) async fn list(State(calls): State<Arc<Calls>>) -> Response {
+    let table = calls.lock();
+    let loads = table.loads();
+    let load = |worker| loads.get(&worker).copied().unwrap_or_default();
+    let data: Vec<Value> = table.workers.iter().map(|(worker, known)| worker_object(known, load(worker))).collect();
+    drop(table);
+    ok(&json!({"object": "list", "data": data}))
+}

@@ -1,0 +1,103 @@
+//! The workers that a gateway knows: who is chosen, and what becomes of one that goes and comes back.
+
+use std::sync::Arc;
+
+use lifecycle::message::ModelInfo;
+use lifecycle::{Incarnation, Load, Presence, WorkerIndex, Workers};
+
+fn model(id: &str) -> ModelInfo {
+    ModelInfo { id: id.into(), context: 100, default_max_tokens: 50, created: 0 }
+}
+
+fn name(text: &str) -> Arc<str> {
+    text.into()
+}
+
+/// So many workers, all here, with the model `m`.
+fn here(count: u32) -> Workers {
+    let mut workers = Workers::default();
+    for index in 0..count {
+        let worker = workers.add(name("?"));
+        assert_eq!(worker, WorkerIndex(index));
+        assert_eq!(workers.here(worker, Incarnation(u128::from(index)), model("m"), format!("w{index}").into()), None);
+    }
+    workers
+}
+
+fn loads(given: &[(u64, u32)]) -> impl Fn(WorkerIndex) -> Load {
+    move |worker| given.get(worker.0 as usize).map_or(Load::default(), |(tokens, runs)| Load { tokens: *tokens, runs: *runs })
+}
+
+#[test]
+fn the_one_with_the_least_to_do_is_chosen_and_of_equals_the_first() {
+    let workers = here(3);
+    for (given, chosen) in [
+        (vec![(0, 0), (0, 0), (0, 0)], 0),
+        (vec![(9, 1), (5, 4), (9, 1)], 1),
+        (vec![(5, 2), (5, 1), (5, 1)], 1),
+        (vec![(5, 1), (5, 1), (4, 9)], 2),
+    ] {
+        assert_eq!(workers.choose("m", loads(&given)), Some(WorkerIndex(chosen)), "{given:?}");
+    }
+    assert_eq!(workers.choose("other", loads(&[])), None);
+}
+
+// contract: C-10
+#[test]
+fn who_is_not_here_or_drains_gets_nothing_and_a_lost_device_is_the_last_choice() {
+    let mut workers = here(4);
+    workers.heard(WorkerIndex(0), false);
+    workers.drains(WorkerIndex(1));
+    workers.device_lost(WorkerIndex(2), "it broke".into());
+    workers.device_lost(WorkerIndex(2), "another reason".into());
+    let busy = [(0, 0), (0, 0), (0, 0), (1000, 9)];
+    assert_eq!(workers.choose("m", loads(&busy)), Some(WorkerIndex(3)));
+    assert!(workers.all_devices_lost().is_none());
+    assert!(workers.lost(WorkerIndex(3), Incarnation(3)));
+    assert_eq!(workers.choose("m", loads(&busy)), Some(WorkerIndex(2)), "it fails there, and has a record");
+    assert_eq!(workers.all_devices_lost(), Some("it broke"));
+    let words: Vec<_> = workers.iter().map(|(_, known)| known.word()).collect();
+    assert_eq!(words, ["silent", "draining", "here", "lost"]);
+    workers.heard(WorkerIndex(0), true);
+    assert_eq!(workers.choose("m", loads(&busy)), Some(WorkerIndex(0)));
+    assert!(workers.lost(WorkerIndex(0), Incarnation(0)) && workers.lost(WorkerIndex(2), Incarnation(2)));
+    assert_eq!((workers.choose("m", loads(&busy)), workers.is_any_here(), workers.are_gone()), (None, false, false));
+}
+
+// contract: C-3
+#[test]
+fn a_life_that_is_over_speaks_no_more_and_another_may_come() {
+    let mut workers = here(1);
+    let worker = WorkerIndex(0);
+    assert!(workers.is_current(worker, Incarnation(0)) && !workers.is_current(worker, Incarnation(1)));
+    workers.heard(worker, false);
+    assert!(workers.is_current(worker, Incarnation(0)), "silence ends nothing");
+    assert!(!workers.lost(worker, Incarnation(7)), "another life's end is not this one's");
+    assert!(workers.lost(worker, Incarnation(0)) && !workers.lost(worker, Incarnation(0)));
+    workers.heard(worker, true);
+    assert_eq!(workers.get(worker).map(|known| known.presence), Some(Presence::Lost), "to be heard again is not to be back");
+    assert!(!workers.is_current(worker, Incarnation(0)));
+    assert_eq!(workers.here(worker, Incarnation(1), model("m"), name("w0")), None, "the former one was over already");
+    workers.drains(worker);
+    workers.device_lost(worker, "it broke".into());
+    assert_eq!(workers.here(worker, Incarnation(1), model("m"), name("w0")), None);
+    assert!(workers.get(worker).is_some_and(|known| known.draining && known.device_lost.is_some()), "the same life, the same state");
+    assert_eq!(workers.here(worker, Incarnation(2), model("m"), name("w0")), Some(Incarnation(1)), "fenced by a newer one");
+    assert!(workers.get(worker).is_some_and(|known| !known.draining && known.device_lost.is_none()));
+    assert_eq!(workers.gone(worker), Some(Incarnation(2)));
+    assert_eq!((workers.gone(worker), workers.here(worker, Incarnation(3), model("m"), name("w0"))), (None, None));
+    assert!(workers.are_gone() && !workers.is_current(worker, Incarnation(3)));
+}
+
+#[test]
+fn models_are_known_once_and_names_are_told_apart() {
+    let mut workers = here(2);
+    let third = workers.add(name("?"));
+    assert_eq!(workers.models().len(), 1);
+    let _ = workers.here(third, Incarnation(9), model("other"), name("w1"));
+    let models: Vec<_> = workers.models().iter().map(|known| known.id.to_string()).collect();
+    assert_eq!(models, ["m", "other"]);
+    assert_eq!(workers.choose("other", loads(&[])), Some(third));
+    assert_eq!(workers.get(third).map(|known| &*known.name), Some("w1~2"));
+    assert_eq!((workers.len(), workers.is_empty()), (3, false));
+}

@@ -1,0 +1,95 @@
+//! The families that a worker's cut brings to the metrics page: C-15's account, and what the worker holds for runs.
+//!
+//! Invariant: a worker that did not answer has no sample but `kvit_worker_up`; with one worker no sample names it, with several each does.
+// contract: C-15
+
+use lifecycle::message::Snapshot;
+
+use crate::exposition::{Family, Text};
+use crate::metrics::WorkerScrape;
+
+/// A cut, and its worker's name where one is needed.
+type Account<'a> = (Option<&'a str>, &'a Snapshot);
+
+pub(crate) fn expose(text: &mut Text, workers: &[WorkerScrape<'_>]) {
+    let named = |worker: &WorkerScrape<'_>| workers.len() > 1 && !worker.name.is_empty();
+    let mut up = text.gauge("kvit_worker_up", "Whether the worker answered this scrape with its account.");
+    for worker in workers {
+        sample(&mut up, named(worker).then_some(worker.name), None, u64::from(worker.snapshot.is_some()));
+    }
+    if workers.is_empty() {
+        up.sample(&[], 0);
+    }
+    let accounts: Vec<Account<'_>> =
+        workers.iter().filter_map(|worker| Some((named(worker).then_some(worker.name), worker.snapshot?))).collect();
+    if !accounts.is_empty() {
+        expose_account(text, &accounts);
+        expose_held(text, &accounts);
+    }
+}
+
+fn sample(family: &mut Family<'_>, worker: Option<&str>, label: Option<(&str, &str)>, value: u64) {
+    let labels: Vec<(&str, &str)> = worker.map(|name| ("worker", name)).into_iter().chain(label).collect();
+    family.sample(&labels, value);
+}
+
+/// One family: of each account one sample a label.
+fn spread<const N: usize>(
+    mut family: Family<'_>,
+    label: &str,
+    accounts: &[Account<'_>],
+    of: impl Fn(&Snapshot) -> [(&'static str, u64); N],
+) {
+    for (worker, account) in accounts {
+        for (word, value) in of(account) {
+            sample(&mut family, *worker, Some((label, word)), value);
+        }
+    }
+}
+
+fn each(mut family: Family<'_>, accounts: &[Account<'_>], of: impl Fn(&Snapshot) -> u64) {
+    for (worker, account) in accounts {
+        sample(&mut family, *worker, None, of(account));
+    }
+}
+
+/// C-15's account and what else a worker's cut says.
+fn expose_account(text: &mut Text, accounts: &[Account<'_>]) {
+    let blocks = text.gauge("kvit_kv_blocks", "Blocks by state; the five states add up to kvit_kv_pool_blocks.");
+    spread(blocks, "state", accounts, |s| {
+        [("free", s.free), ("active", s.active), ("cached", s.cached), ("draining", s.draining), ("quarantined", s.quarantined)]
+            .map(|(state, blocks)| (state, u64::from(blocks)))
+    });
+    type Of = fn(&Snapshot) -> u64;
+    let gauges: [(_, _, Of); 6] = [
+        ("kvit_kv_pool_blocks", "Blocks in the pool.", |s| u64::from(s.total)),
+        ("kvit_kv_orphaned_blocks", "Of the active blocks: those whose attempt no gateway claims.", |s| u64::from(s.orphaned)),
+        ("kvit_kv_block_tokens", "Token positions a block.", |s| u64::from(s.block_tokens)),
+        ("kvit_kv_reserved_bytes", "Bytes reserved for the pool.", |s| s.reserved_bytes),
+        ("kvit_device_lost", "Whether the device takes no more steps, so that every run fails.", |s| u64::from(s.device_lost.is_some())),
+        ("kvit_tombstones", "Attempts remembered as cancelled before their submit.", |s| u64::from(s.tombstones)),
+    ];
+    for (name, help, of) in gauges {
+        each(text.gauge(name, help), accounts, of);
+    }
+    let attempts = text.gauge("kvit_worker_attempts", "Attempts on the worker by the engine's own account.");
+    spread(attempts, "state", accounts, |s| {
+        [("queued", s.queued), ("running", s.running), ("stopping", s.stopping)].map(|(state, n)| (state, u64::from(n)))
+    });
+    let refused = text.counter(
+        "kvit_refused_releases_total",
+        "Releases that changed nothing, by why: an old generation (stale), an owner that was not listed (foreign) or had left before (double).",
+    );
+    spread(refused, "why", accounts, |s| [("stale", s.stale_releases), ("foreign", s.foreign_releases), ("double", s.double_releases)]);
+    let late = text.counter("kvit_late_completions_total", "Fence messages that named no open step.");
+    each(late, accounts, |s| s.late_completions);
+}
+
+/// What a worker holds for runs.
+fn expose_held(text: &mut Text, accounts: &[Account<'_>]) {
+    let held =
+        text.gauge("kvit_worker_held", "Entries in the worker's tables that belong to attempts or steps; all 0 when nothing is alive.");
+    spread(held, "kind", accounts, |s| s.held.kinds().map(|(kind, entries)| (kind, u64::from(entries))));
+    let slots = text.gauge("kvit_worker_sequences_max", "Sequences that the worker can run at once.");
+    each(slots, accounts, |s| u64::from(s.held.slots_total));
+}

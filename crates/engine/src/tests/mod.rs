@@ -10,4 +10,6 @@ mod preempted;
 mod race;
 mod random;
 mod simulated;
+mod states;
+mod suspend;
 mod tombstones;

@@ -1,6 +1,6 @@
-//! Random schedules: shared prefixes, cancels, stops, deadlines, failed steps, a pool that is too small. Survivors' tokens are those of an
+//! Random schedules: shared prefixes, cancels, stops, deadlines, lost sessions, failed steps, a pool that is too small. Survivors' tokens are those of an
 //! isolated run, every run is released once, and the account comes back to where it began.
-// contract: C-13, C-14, C-15, C-16, C-18, C-19, C-20
+// contract: C-10, C-13, C-14, C-15, C-16, C-18, C-19, C-20
 
 use lifecycle::{Cause, Time};
 use proptest::prelude::*;
@@ -22,6 +22,10 @@ enum Act {
     CancelMidStep { k: usize },
     /// Say that a stop string was found in the k-th run's first sequence.
     Stop { k: usize },
+    /// The session of the k-th run's gateway is lost.
+    Suspend { k: usize },
+    /// A session attaches to the k-th run.
+    Attach { k: usize },
     /// Finish one step.
     Step,
     /// One step fails and is over.
@@ -39,6 +43,8 @@ fn act() -> impl Strategy<Value = Act> {
         3 => (0usize..40, 0usize..4).prop_map(|(k, cause)| Act::Cancel { k, cause }),
         3 => (0usize..40).prop_map(|k| Act::CancelMidStep { k }),
         1 => (0usize..40).prop_map(|k| Act::Stop { k }),
+        3 => (0usize..20).prop_map(|k| Act::Suspend { k }),
+        2 => (0usize..20).prop_map(|k| Act::Attach { k }),
         20 => Just(Act::Step),
         1 => Just(Act::Fail),
         1 => (1u64..60).prop_map(|by| Act::Tick { by }),
@@ -92,6 +98,16 @@ fn play(acts: &[Act], blocks: u32) -> (World, Vec<Run>) {
                     world.apply(Input::Stop { attempt: id(&run.name), sequence: 0 });
                 }
             }
+            Act::Suspend { k } => {
+                if let Some(run) = runs.get(k) {
+                    world.apply(Input::Suspend { attempt: id(&run.name) });
+                }
+            }
+            Act::Attach { k } => {
+                if let Some(run) = runs.get(k) {
+                    world.apply(Input::Attach { attempt: id(&run.name) });
+                }
+            }
             Act::Step => {
                 world.step();
             }
@@ -128,6 +144,9 @@ fn mid_step(world: &mut World, run: Option<&mut Run>) {
 fn settle(mut world: World, runs: &[Run]) -> World {
     for run in runs.iter().filter(|r| !r.tokenised) {
         world.apply(Input::Tokenised { attempt: id(&run.name), tokens: run.prompt.clone() });
+    }
+    for run in runs {
+        world.apply(Input::Attach { attempt: id(&run.name) });
     }
     world.now = Time(world.now.0 + 1000);
     world.apply(Input::Tick);

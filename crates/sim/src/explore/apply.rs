@@ -33,13 +33,13 @@ impl<R: Rules> World<R> {
             Action::TakeEnd(run) => self.take_end(run),
             Action::Repeat(run) => {
                 self.budget.repeats -= 1;
-                let effects = self.gate.tick(usize::from(run));
+                let effects = self.gate.tick(usize::from(run), true);
                 self.at_gate(run, effects);
             }
             Action::GatewayDeadlines => {
                 self.gate.late = true;
                 for run in 0..self.gate.runs.len() {
-                    let effects = self.gate.tick(run);
+                    let effects = self.gate.tick(run, false);
                     self.at_gate(run as u8, effects);
                 }
             }
@@ -194,9 +194,10 @@ impl<R: Rules> World<R> {
 
     pub(super) fn cancelled(&mut self, of: Try, number: u64, cause: Cause) {
         self.marks_of_cancel(of);
-        if self.fate(of).life != self.worker.life {
-            self.fate(of).early = true;
-        }
+        let stray = self.stray;
+        let fate = self.fate(of);
+        fate.early |= fate.life == 0;
+        fate.named |= stray;
         self.input(Input::End { attempt: of.id(&self.scene.names), number, outcome: Outcome::of(cause) });
         self.check_cancelled(of);
     }
@@ -316,18 +317,19 @@ impl<R: Rules> World<R> {
     }
 
     fn attach(&mut self) {
+        let (ups, downs): (Vec<_>, Vec<_>) = std::mem::take(&mut self.held).into_iter().partition(|m| matches!(m, Message::Up(_)));
         (self.worker.cut, self.worker.orphaned) = (false, false);
+        for message in ups.into_iter().chain(downs) {
+            match message {
+                Message::Down(down) => self.heard(down),
+                Message::Up(up) => self.take_in(&up, self.gate.life),
+            }
+        }
         for (of, id) in self.live() {
             if self.state_before(of) == Some("suspended") {
                 self.marks.add(Mark::Attached);
             }
             self.input(Input::Attach { attempt: id });
-        }
-        for message in std::mem::take(&mut self.held) {
-            match message {
-                Message::Down(down) => self.heard(down),
-                Message::Up(up) => self.take_in(&up, self.gate.life),
-            }
         }
         for down in [true, false] {
             self.net.heartbeat(down);

@@ -42,6 +42,7 @@ impl<R: Rules> World<R> {
                 self.violate("C-19", format!("the prefix index offers block {}, which no row has filled to its last layer", block.block));
             }
         }
+        self.check_tables();
         // A row that ended was flagged, so that a step that waits drops it before its first layer.
         let unflagged = self.worker.device.queue.iter().flat_map(|q| q.plan.rows.iter().zip(&q.whose).map(|(r, of)| (q.plan.id, r, *of)));
         let ended = unflagged.filter(|(_, row, of)| !row.is_dropped() && self.fates_of(*of).cancelled).map(|(id, _, of)| (id, of)).next();
@@ -50,6 +51,22 @@ impl<R: Rules> World<R> {
             let clause = if n > 1 { "C-31" } else { "C-12" };
             let what = format!("{} has ended, and its row in step {step} is not flagged: it goes on computing", self.scene.word(of));
             self.violate(clause, what);
+        }
+    }
+
+    /// A row that goes on uses no block that was taken from its attempt.
+    // contract: C-18
+    fn check_tables(&mut self) {
+        let cut = self.cut.clone();
+        let rows = self.worker.device.queue.iter().flat_map(|q| q.plan.rows.iter().zip(&q.whose).map(|(r, of)| (q.plan.id, r, *of)));
+        let lost = rows.filter(|(_, row, _)| !row.is_dropped()).find_map(|(step, row, of)| {
+            let id = of.id(&self.scene.names);
+            let block = row.table.iter().find(|b| !cut.blocks[b.0 as usize].owners.contains(&id))?;
+            Some((step, of, block.0))
+        });
+        if let Some((step, of, block)) = lost {
+            let word = self.scene.word(of);
+            self.violate("C-18", format!("block {block} is taken from {word}, which goes on using it in step {step}"));
         }
     }
 
@@ -187,11 +204,6 @@ impl<R: Rules> World<R> {
     pub(super) fn check_cancelled(&mut self, of: Try) {
         let id = of.id(&self.scene.names);
         let cut = self.worker.engine.snapshot(false, &|_| false);
-        let state = cut.attempts.iter().find(|a| a.attempt == id).map(|a| a.state);
-        if let Some(state) = state.filter(|s| !matches!(*s, "stopping" | "ended")) {
-            let word = self.scene.word(of);
-            self.violate("C-13", format!("a cancel of {word} leaves it {state}"));
-        }
         // Nobody else ends by it.
         let others = (0..self.scene.names.len() as u8).filter(|run| *run != of.run).map(|run| self.current_try(run));
         let wrong = others.filter(|o| self.fates_of(*o).ended == Some(Cause::CancelRequested) && !self.asked(*o)).next();
@@ -199,13 +211,18 @@ impl<R: Rules> World<R> {
             let (word, name) = (self.scene.word(other), self.scene.word(of));
             self.violate("C-1", format!("the cancel of {name} ends {word}"));
         }
+        let state = cut.attempts.iter().find(|a| a.attempt == id).map(|a| a.state);
+        if let Some(state) = state.filter(|s| !matches!(*s, "stopping" | "ended")) {
+            let word = self.scene.word(of);
+            self.violate("C-13", format!("a cancel of {word} leaves it {state}"));
+        }
     }
 
     fn asked(&self, of: Try) -> bool {
         let setup = &self.scene.setup;
         let run = usize::from(of.run);
         let by_name = setup.runs[run].leaves.iter().position(|c| *c == Cause::CancelRequested);
-        by_name.is_some_and(|i| self.gate.runs[run].left >> i & 1 == 1) || (setup.budget.strays > 0 && setup.runs.len() == 1)
+        by_name.is_some_and(|i| self.gate.runs[run].left >> i & 1 == 1) || self.fates_of(of).named
     }
 
     /// A piece of an answer that the readers are told.

@@ -57,9 +57,9 @@ impl<R: Rules> Run<R> {
     fn new(id: &AttemptId, n: u32, setup: &Setup) -> Run<R> {
         let deadlines = if setup.deadlines { vec![Deadline::from_left(Time::ZERO, span(LATE), Cause::ClientDeadline)] } else { Vec::new() };
         let config = DispatchConfig {
-            // Time does not pass by itself: a repetition is due whenever it is chosen, an answer's grace never ends.
-            cancel_repeat: Duration::ZERO,
-            cancel_repeat_max: Duration::ZERO,
+            // Time passes when it is chosen to: a repetition is due a microsecond later, an answer's grace never ends.
+            cancel_repeat: Duration::from_micros(1),
+            cancel_repeat_max: Duration::from_micros(1),
             answer_grace: Duration::MAX,
             queue_deadline: Duration::MAX,
             redispatch_max: setup.redispatch,
@@ -162,9 +162,9 @@ impl<R: Rules> Gate<R> {
         self.runs[run].change(|dispatch| dispatch.delivered(delivery, now))
     }
 
-    /// The clock is looked at: a cancel is repeated, a deadline fires.
-    pub fn tick(&mut self, run: usize) -> Vec<DispatchEffect> {
-        let now = self.now();
+    /// The clock is looked at: deadlines fire; a microsecond later, a cancel is repeated.
+    pub fn tick(&mut self, run: usize, repeat: bool) -> Vec<DispatchEffect> {
+        let now = Time(self.now().0 + u64::from(repeat));
         self.runs[run].change(|dispatch| dispatch.tick(now))
     }
 

@@ -8,9 +8,11 @@
 
 mod action;
 mod apply;
+mod cells;
 mod check;
 mod choices;
 mod device;
+mod excuses;
 mod gate;
 mod marks;
 mod net;
@@ -23,8 +25,9 @@ mod work;
 mod world;
 
 pub use action::Action;
+pub use cells::{CellAccount, Cells, Listening, excuse};
 pub use marks::{Mark, Marks};
-pub use search::{Found, Report, Stopped, explore, story};
+pub use search::{Found, Report, Stopped, explore, quietly, story};
 pub use setup::{Budget, RunSetup, Setup, Stop};
 pub use setups::{all, large};
 pub use world::{Scene, Violation, World};

@@ -5,15 +5,17 @@
 //!
 //! Invariant: a state's number is the order in which it was first met, so the first violation is one of the nearest.
 
+use std::cell::Cell;
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::hash::{BuildHasherDefault, Hasher};
-use std::sync::Arc;
+use std::sync::{Arc, Once};
 use std::time::Duration;
 
 use lifecycle::Rules;
 
 use super::action::Action;
+use super::cells::Cells;
 use super::marks::Marks;
 use super::setup::Setup;
 use super::world::{Scene, Violation, World};
@@ -87,6 +89,8 @@ pub struct Report {
     pub stopped: Stopped,
     /// Situations met.
     pub marks: Marks,
+    /// Cells of the machines' tables that were met, under rules that listen.
+    pub cells: Cells,
     /// What was broken.
     pub found: Option<Found>,
     /// How long it took; the only figure here that differs from run to run.
@@ -113,12 +117,15 @@ pub fn explore<R: Rules>(setup: &Setup, bound: usize, clock: &dyn Fn() -> Durati
         longest: 0,
         stopped: Stopped::Closed,
         marks: Marks::default(),
+        cells: Cells::default(),
         found: None,
         took: Duration::ZERO,
     };
     let mut search: Search<R> = Search { seen: HashMap::default(), nodes: Vec::new(), next: Vec::new(), report };
+    Cells::reset();
     search.run(&scene, bound);
     let mut report = search.report;
+    report.cells = Cells::taken();
     report.took = clock().saturating_sub(begun);
     report
 }
@@ -243,6 +250,27 @@ impl<R: Rules> World<R> {
         }
         None
     }
+}
+
+thread_local! {
+    static QUIET: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Runs something that may make a core stop, which is then a finding and no line on stderr.
+pub fn quietly<T>(work: impl FnOnce() -> T) -> T {
+    static HOOK: Once = Once::new();
+    HOOK.call_once(|| {
+        let usual = std::panic::take_hook();
+        std::panic::set_hook(Box::new(move |info| {
+            if !QUIET.get() {
+                usual(info);
+            }
+        }));
+    });
+    let before = QUIET.replace(true);
+    let done = work();
+    QUIET.set(before);
+    done
 }
 
 /// A path as a story, a numbered line an action.

@@ -217,6 +217,7 @@ impl<R: Rules> World<R> {
 
     fn journal_of_worker(&mut self, event: Event) {
         match event {
+            Event::Defect { what } if what.contains("blocks that are not there") => self.violate("C-16", what.into()),
             Event::Defect { what } => self.violate("C-15", format!("the engine reports a defect: {what}")),
             Event::DeviceFailed { quarantined, .. } if quarantined > 0 => self.marks.add(Mark::Quarantined),
             _ => {}

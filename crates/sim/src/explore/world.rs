@@ -71,6 +71,8 @@ pub struct Fate {
     pub tokens: Vec<u8>,
     /// A cancel of it was received before its submit.
     pub early: bool,
+    /// Another gateway's cancel named it.
+    pub named: bool,
     /// A cancel or a deadline was applied.
     pub cancelled: bool,
     /// Tokens computed after that.

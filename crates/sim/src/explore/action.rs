@@ -59,6 +59,8 @@ pub enum Action {
     Cut,
     /// A new session takes up where the lost one stood.
     Attach,
+    /// The worker is told again that the session is lost, or that it is there.
+    SessionAgain,
     /// The worker's lease for the gateway is over.
     LeaseOver,
     /// The gateway concludes that the lease is over.
@@ -102,6 +104,7 @@ impl Action {
             Action::LateFence => "the fence of the step that hung comes after all".into(),
             Action::Cut => "the session is lost, and suspend_after passes".into(),
             Action::Attach => "a new session attaches".into(),
+            Action::SessionAgain => "the engine is told again how the session stands".into(),
             Action::LeaseOver => "the worker's lease for the gateway ends".into(),
             Action::Conclude => "the gateway concludes that the lease is over".into(),
             Action::Restart => "the worker dies and begins a new life, all its blocks anew".into(),

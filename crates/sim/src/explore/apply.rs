@@ -48,7 +48,7 @@ impl<R: Rules> World<R> {
                 self.input(Input::Tick);
             }
             Action::Deliver(_) | Action::Double(_) | Action::Lose(_) | Action::Heartbeat(_) | Action::Resend(_) => self.network(action),
-            Action::Cut | Action::Attach | Action::LeaseOver | Action::Conclude | Action::Restart | Action::Learn => self.session(action),
+            Action::Cut | Action::Attach | Action::SessionAgain | Action::LeaseOver | Action::Conclude | Action::Restart | Action::Learn => self.session(action),
             _ => self.at_worker(action),
         }
         self.check();
@@ -286,6 +286,12 @@ impl<R: Rules> World<R> {
                 }
             }
             Action::Attach => self.attach(),
+            Action::SessionAgain => {
+                self.budget.sessions_again -= 1;
+                for (_, attempt) in self.live() {
+                    self.input(if self.worker.cut { Input::Suspend { attempt } } else { Input::Attach { attempt } });
+                }
+            }
             Action::LeaseOver => {
                 self.budget.leases -= 1;
                 self.worker.orphaned = true;

@@ -90,6 +90,9 @@ impl<R: Rules> World<R> {
                 all.push(Action::Resend(down));
             }
         }
+        if b.sessions_again > 0 && !self.cut.attempts.is_empty() {
+            all.push(Action::SessionAgain);
+        }
         if cut {
             all.push(Action::Attach);
             if self.worker.orphaned {

@@ -72,6 +72,8 @@ pub struct Budget {
     pub submits_again: u8,
     /// The session is lost and its attempts are suspended.
     pub cuts: u8,
+    /// The engine is told again that the session is lost, or there.
+    pub sessions_again: u8,
     /// The lease of a lost session ends.
     pub leases: u8,
     /// The worker's process dies and another life of it begins.

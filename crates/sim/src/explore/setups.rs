@@ -112,7 +112,7 @@ fn faults() -> Vec<Setup> {
             blocks: 4,
             fine_steps: false,
             slow_tokeniser: true,
-            budget: Budget { cuts: 1, leases: 1, strays: 1, ..budget },
+            budget: Budget { cuts: 1, leases: 1, strays: 1, sessions_again: 1, ..budget },
             ..Setup::new(
                 "suspend",
                 "the session is lost and comes back or not, and another gateway's cancel comes meanwhile",
@@ -121,7 +121,7 @@ fn faults() -> Vec<Setup> {
         },
         Setup {
             fine_steps: false,
-            budget: Budget { cuts: 2, strays: 1, ..budget },
+            budget: Budget { cuts: 2, strays: 1, sessions_again: 1, ..budget },
             ..Setup::new(
                 "suspend-preempted",
                 "the session is lost twice, in a pool in which runs are preempted",
@@ -179,8 +179,15 @@ fn sessions() -> Vec<Setup> {
             near: false,
             fine_steps: false,
             redispatch: 1,
-            budget: Budget { cuts: 1, leases: 1, ..budget },
+            budget: Budget { cuts: 1, leases: 1, restarts: 1, ..budget },
             ..Setup::new("lease", "the session is cut; the lease ends, for the worker or for both", vec![one().answers(1, 2)])
+        },
+        Setup {
+            near: false,
+            fine_steps: false,
+            redispatch: 1,
+            budget: Budget { restarts: 1, ..budget },
+            ..Setup::new("restart-two", "the worker of two runs dies at any time", vec![one(), two()])
         },
     ]
 }
@@ -206,8 +213,8 @@ pub fn large() -> Vec<Setup> {
             near: false,
             fine_steps: false,
             redispatch: 1,
-            budget: Budget { restarts: 1, ..budget },
-            ..Setup::new("large-restart", "the worker of two runs over lanes dies at any time", vec![one(), two()])
+            budget: Budget { restarts: 1, losses: 1, ..budget },
+            ..Setup::new("large-restart", "the worker of two runs over lanes dies at any time, and a frame is lost", vec![one(), two()])
         },
         Setup {
             near: false,

@@ -84,7 +84,8 @@ impl<R: Rules> Engine<R> {
         if !matches!(self.attempts[&key].state, AttemptState::Tokenising | AttemptState::Suspended { was: Resumable::Tokenising }) {
             return; // ended meanwhile, or the same message again
         }
-        let cap = match self.fit(&self.attempts[&key], &tokens) {
+        let fits = self.fit(&self.attempts[&key], &tokens);
+        let cap = match fits.and_then(|cap| self.in_time(key, &tokens).map(|()| cap)) {
             Ok(cap) => cap,
             Err(outcome) => {
                 self.end_attempt(key, outcome);

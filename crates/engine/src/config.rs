@@ -17,6 +17,9 @@ pub struct EngineConfig {
     pub tombstones: u32,
     /// Steps in flight: one running, the others queued behind it. At most what the device allows.
     pub in_flight: u32,
+    /// An attempt is rejected with `deadline_unreachable` if this much of the time that its prompt takes at the fastest pace seen is more
+    /// than is left, in percent; 0 for never.
+    pub deadline_check_percent: u32,
 }
 
 impl Default for EngineConfig {
@@ -29,6 +32,7 @@ impl Default for EngineConfig {
             default_max_tokens: 2048,
             tombstones: 4096,
             in_flight: 2,
+            deadline_check_percent: 50,
         }
     }
 }

@@ -56,6 +56,7 @@ impl<R: Rules> Engine<R> {
     fn step_computed(&mut self, step: InFlight, rows: Vec<RowDone>) {
         self.newest_done = step.id;
         self.pool.fence_completed(step.id);
+        self.measure(&step, &rows);
         let mut tallies: BTreeMap<u64, Tally> = BTreeMap::new();
         let (mut dropped, total) = (0, step.rows.len() as u32);
         for (row, done) in step.rows.iter().zip(rows) {

@@ -11,6 +11,7 @@ use crate::attempt::{Attempt, Rank};
 use crate::config::EngineConfig;
 use crate::device::{DeviceLimits, Slot};
 use crate::io::{Effect, Input};
+use crate::pace::Pace;
 use crate::tombstone::Tombstones;
 
 /// A row of a step in flight, as the engine remembers it.
@@ -56,6 +57,7 @@ pub struct Engine<R: Rules = Sound> {
     pub(crate) next_owner: u64,
     pub(crate) next_step: u64,
     pub(crate) newest_done: StepId,
+    pub(crate) pace: Pace,
     pub(crate) out: Vec<Effect>,
 }
 
@@ -87,6 +89,7 @@ impl<R: Rules> Engine<R> {
             next_owner: 1,
             next_step: 1,
             newest_done: StepId(0),
+            pace: Pace::default(),
             out: Vec::new(),
             config,
             limits,
@@ -95,6 +98,7 @@ impl<R: Rules> Engine<R> {
 
     /// Applies one input and returns what is to be done about it, in order.
     pub fn apply(&mut self, input: Input, now: Time) -> Vec<Effect> {
+        self.pace.now = now;
         match input {
             Input::Submit(submission) => self.submit(*submission),
             Input::Tokenised { attempt, tokens } => self.tokenised(&attempt, tokens),

@@ -55,7 +55,7 @@ impl<R: Rules> Engine<R> {
     /// Writes the state into a hasher, for a fingerprint of more than the engine.
     pub fn hash_state<H: Hasher>(&self, now: Time, out: &mut H) {
         let Engine {
-            config: _,
+            config,
             limits: _,
             pool,
             attempts,
@@ -73,6 +73,7 @@ impl<R: Rules> Engine<R> {
             next_owner: _,
             next_step,
             newest_done,
+            pace,
             out: effects,
         } = self;
         let mut live: Vec<Owner> = owners.keys().copied().collect();
@@ -94,6 +95,9 @@ impl<R: Rules> Engine<R> {
         in_flight.iter().for_each(|step| step.hash_state(next, &names, out));
         tombstones.hash_state(out);
         (lost, newest_done.0 + in_flight.len() as u64 + 1 == next.0).hash(out);
+        if config.deadline_check_percent > 0 {
+            pace.hash_state((now, next), !in_flight.is_empty(), out);
+        }
         text(effects, out); // none between two calls
         attempts.len().hash(out);
         attempts.values().for_each(|attempt| attempt.hash_state(&names, out));

@@ -63,6 +63,7 @@ impl<R: Rules> Engine<R> {
             next_owner: self.next_owner,
             next_step: self.next_step,
             newest_done: self.newest_done,
+            pace: self.pace.clone(),
             out: self.out.clone(),
         }
     }

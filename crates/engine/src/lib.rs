@@ -19,6 +19,7 @@ mod engine;
 mod fingerprint;
 mod fork;
 pub mod io;
+mod pace;
 mod plan;
 mod snapshot;
 mod suspend;

@@ -29,6 +29,7 @@ impl<R: Rules> Engine<R> {
             self.assert_conserved();
             if !draft.rows.is_empty() {
                 self.next_step += 1;
+                self.pace.planned(draft.id, self.in_flight.is_empty());
                 self.in_flight.push_back(InFlight { id: draft.id, rows: draft.refs });
                 plan = Some(StepPlan { id: draft.id, rows: draft.rows });
                 break;

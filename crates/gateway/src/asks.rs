@@ -23,16 +23,10 @@ pub(crate) struct Cut {
 impl Calls {
     /// One cut of each worker's state, in the order of the workers. They are asked at the same time, and waited for no longer than for one.
     pub(crate) async fn snapshots(&self, blocks: bool) -> Vec<Cut> {
-        let known: Vec<_> = {
-            let table = self.lock();
-            table.workers.iter().map(|(index, known)| (index, known.name.clone(), known.life, known.presence)).collect()
-        };
+        let known: Vec<_> = self.lock().workers.iter().map(|(worker, known)| (worker, known.name.clone(), known.life)).collect();
         let until = tokio::time::Instant::now() + self.config.ask_timeout;
-        let ask = |(worker, name, life, presence)| {
-            let asked = if presence == Presence::Here { self.ask(worker, blocks) } else { None };
-            (name, life, asked)
-        };
-        let asked: Vec<_> = known.into_iter().map(ask).collect();
+        // All are asked before the first answer is waited for.
+        let asked: Vec<_> = known.into_iter().map(|(worker, name, life)| (name, life, self.ask(worker, blocks))).collect();
         let mut cuts = Vec::with_capacity(asked.len());
         for (name, life, asked) in asked {
             let snapshot = match asked {
@@ -44,22 +38,20 @@ impl Calls {
         cuts
     }
 
-    /// Sends a question. `None` if there are too many, or the link is over.
+    /// Sends a question. `None` if the worker is not here, its link is over, or there are too many questions.
     fn ask(&self, worker: WorkerIndex, blocks: bool) -> Option<(Forget<'_>, oneshot::Receiver<Box<Snapshot>>)> {
-        let (ask, answer) = {
-            let mut table = self.lock();
-            if table.asks.len() >= self.config.asks_max {
-                return None;
-            }
-            table.last_ask += 1;
-            let (send, answer) = oneshot::channel();
-            let ask = table.last_ask;
-            table.asks.insert(ask, (worker, send));
-            (ask, answer)
-        };
-        let asked = Forget { calls: self, ask };
+        let mut table = self.lock();
+        let is_here = table.workers.get(worker).is_some_and(|known| known.presence == Presence::Here);
+        if !is_here || table.asks.len() >= self.config.asks_max {
+            return None;
+        }
+        table.last_ask += 1;
+        let ask = table.last_ask;
         self.send(worker, Down::Snapshot { ask, blocks }).ok()?;
-        Some((asked, answer))
+        let (send, answer) = oneshot::channel();
+        table.asks.insert(ask, (worker, send));
+        drop(table);
+        Some((Forget { calls: self, ask }, answer))
     }
 }
 

@@ -27,7 +27,8 @@ mod vitals;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use lifecycle::message::{Down, From, ModelInfo, Up};
-use lifecycle::{ClockOffset, Incarnation, WorkerIndex, Workers};
+use lifecycle::session::ClockSample;
+use lifecycle::{Incarnation, WorkerIndex, Workers};
 use observe::Journal;
 use tokio::sync::mpsc;
 
@@ -71,7 +72,7 @@ pub enum LinkEvent {
         why: String,
     },
     /// Its clock was compared with this process's.
-    Clock(ClockOffset),
+    Clock(ClockSample),
 }
 
 /// The way to one worker, and what is heard of it. It need not be there yet, and may come back after a loss, as another life.

@@ -59,6 +59,11 @@ impl Call {
         self.wanted.first().copied()
     }
 
+    /// Every cause that was wanted, in order of coming.
+    pub fn wanted_all(&self) -> &[Cause] {
+        &self.wanted
+    }
+
     /// Causes that lost: to the outcome if it is set, else to the cause that was sent.
     pub fn superseded(&self) -> impl Iterator<Item = Cause> + '_ {
         let won = self.outcome().or(self.wanted());

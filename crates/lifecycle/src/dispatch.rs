@@ -9,6 +9,7 @@
 //! life or about another attempt than the current one changes nothing.
 // contract: C-3 C-7 C-8 C-9 C-22
 
+mod fingerprint;
 mod words;
 
 use std::marker::PhantomData;

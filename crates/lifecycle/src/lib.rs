@@ -30,4 +30,4 @@ pub use register::Register;
 pub use rules::{Rules, Sound};
 pub use time::Time;
 pub use waste::{ByPhase, Estimate, StepWork, Totals, Waste, WasteMeter};
-pub use workers::{ClockOffset, Load, Presence, WorkerIndex, WorkerState, Workers};
+pub use workers::{Load, Presence, WorkerIndex, WorkerState, Workers};

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use crate::{AttemptEvent, AttemptId, AttemptState, CallEvent, CallState, StepId};
 
-/// Answers to the delicate questions of the pool and of the engine. Each default is the sound answer.
+/// Answers to the delicate questions of the pool, of the engine and of a gateway's dispatch. Each default is the sound answer.
 pub trait Rules: Clone + Copy + Debug + Default + Send + Sync + 'static {
     /// A block leaves an owner, and `newest` is the newest step that may still touch it through that owner. Which step does it wait for?
     // contract: C-16
@@ -109,7 +109,7 @@ pub trait Rules: Clone + Copy + Debug + Default + Send + Sync + 'static {
 }
 
 /// The sound answers: what serves.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub struct Sound;
 
 impl Rules for Sound {}

@@ -7,10 +7,10 @@
 // contract: C-3 C-10
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use crate::Incarnation;
 use crate::message::ModelInfo;
+use crate::session::ClockSample;
 
 /// A worker, by its place in its gateway's list.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -31,15 +31,6 @@ pub enum Presence {
     Gone,
 }
 
-/// How a worker's clock stands to the gateway's.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub struct ClockOffset {
-    /// The worker's clock minus the gateway's, in microseconds.
-    pub offset_us: i64,
-    /// The most that this may be wrong.
-    pub error: Duration,
-}
-
 /// What is known of a worker.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct WorkerState {
@@ -56,7 +47,7 @@ pub struct WorkerState {
     /// What it says of its model.
     pub model: Option<ModelInfo>,
     /// Its clock, if it was compared.
-    pub clock: Option<ClockOffset>,
+    pub clock: Option<ClockSample>,
 }
 
 impl WorkerState {
@@ -204,7 +195,7 @@ impl Workers {
     }
 
     /// Its clock was compared.
-    pub fn clock(&mut self, worker: WorkerIndex, clock: ClockOffset) {
+    pub fn clock(&mut self, worker: WorkerIndex, clock: ClockSample) {
         if let Some(known) = self.change(worker) {
             known.clock = Some(clock);
         }

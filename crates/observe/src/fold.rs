@@ -302,6 +302,15 @@ impl Run {
 
     /// Where the run is now, in the words of C-24.
     fn phase(&self) -> Phase {
+        // The stamps are those of the first attempt; a later one begins anew.
+        if let Some(current) = self.current().filter(|_| self.is_voided()) {
+            return match current.progress {
+                _ if current.void => Phase::Queued,
+                Progress::Queued => Phase::Queued,
+                Progress::Prefilling => Phase::Prefill,
+                Progress::Decoding | Progress::Preempted => Phase::Decode,
+            };
+        }
         let prompt_left = self.meter.waste().prompt + self.cached_prompt < self.prompt;
         if self.has(Milestone::FirstToken) {
             Phase::Decode

@@ -4,3 +4,4 @@
 
 pub mod explore;
 pub mod museum;
+pub mod simulate;

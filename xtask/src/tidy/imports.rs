@@ -9,10 +9,11 @@ const MAY_DEPEND: &[(&str, &[&str])] = &[
     ("engine", &["lifecycle", "kv"]),
     ("model", &["lifecycle", "kv", "engine"]),
     ("observe", &["lifecycle"]),
-    ("worker", &["lifecycle", "kv", "engine", "model", "observe"]),
-    ("gateway", &["lifecycle", "observe"]),
+    ("protocol", &["lifecycle"]),
+    ("worker", &["lifecycle", "kv", "engine", "model", "observe", "protocol"]),
+    ("gateway", &["lifecycle", "observe", "protocol"]),
     ("sim", &["lifecycle", "kv", "engine"]),
-    ("kvit", &["lifecycle", "kv", "engine", "model", "observe", "worker", "gateway", "sim"]),
+    ("kvit", &["lifecycle", "kv", "engine", "model", "observe", "protocol", "worker", "gateway", "sim"]),
     ("xtask", &[]),
 ];
 /// The crates that decide: no I/O, no async, no clock, no randomness, no locks.

@@ -85,6 +85,8 @@ fn cancels_after_the_end_change_nothing_and_say_what_won() {
     w.assert_at_rest();
     assert_eq!(w.seen("a").ended, ended);
     assert_eq!(w.cut().tombstones, 0, "an old cancel leaves nothing behind");
+    let told = w.seen("a").events.iter().any(|e| matches!(e, lifecycle::event::Event::Tombstoned { .. }));
+    assert!(!told, "nor is it said to");
 
     w.submit("b", &prompt(2, 9), 100);
     w.step();

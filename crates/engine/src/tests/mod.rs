@@ -5,6 +5,7 @@ mod blocks;
 mod cases;
 mod guards;
 mod neighbour;
+mod pace;
 mod planning;
 mod preempted;
 mod race;

@@ -324,3 +324,38 @@ fn a_fork_and_its_device_leave_the_first_world_alone() {
     assert!(row.is_same(&first.queue[0].rows[0].flag));
     assert_eq!(fork.print(), before);
 }
+
+#[test]
+fn what_a_run_asked_for_and_why_it_is_to_end_tell_engines_apart() {
+    let submitted = |change: fn(&mut Submission)| {
+        let (mut s, mut submission) = (State::new(6), submission(0));
+        change(&mut submission);
+        s.engine.apply(Input::Submit(Box::new(submission)), s.now);
+        s.engine.fingerprint(s.now)
+    };
+    let cancelled = |cause: Cause, number: u64| {
+        let mut s = State::new(6);
+        s.engine.apply(Input::End { attempt: id("a"), number, outcome: Outcome::of(cause) }, s.now);
+        s.engine.fingerprint(s.now)
+    };
+    let prints = [
+        State::new(6).engine.fingerprint(Time(1)),
+        State::new(5).engine.fingerprint(Time(1)),
+        submitted(|_| {}),
+        submitted(|s| s.n = 2),
+        submitted(|s| s.max_tokens = Some(3)),
+        submitted(|s| s.sampling.temperature = 0.5),
+        submitted(|s| s.stop_tokens = vec![7]),
+        submitted(|s| s.cache_salt = "salt".into()),
+        submitted(|s| s.priority = 1),
+        submitted(|s| s.number = 2),
+        submitted(|s| s.attempt = id("b")),
+        submitted(|s| s.deadlines[0].1 = Cause::QueueDeadline),
+        cancelled(Cause::ClientClosed, 1),
+        cancelled(Cause::ClientReset, 1),
+        cancelled(Cause::ClientClosed, 2),
+    ];
+    for (i, one) in prints.iter().enumerate() {
+        assert_eq!(prints.iter().position(|other| other == one), Some(i), "{i} is told from those before it");
+    }
+}

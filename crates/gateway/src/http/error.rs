@@ -108,7 +108,7 @@ impl ApiError {
     pub(crate) fn of_outcome(outcome: &Outcome) -> ApiError {
         let (status, kind) = match (outcome.kind(), outcome.cause) {
             (_, Cause::QueueFull) => (StatusCode::TOO_MANY_REQUESTS, "rate_limit_error"),
-            (_, Cause::DeadlineUnreachable | Cause::QueueDeadline) => (StatusCode::SERVICE_UNAVAILABLE, "timeout"),
+            (_, Cause::QueueDeadline) => (StatusCode::SERVICE_UNAVAILABLE, "timeout"),
             (_, Cause::ClientDeadline) => (client_closed(), "timeout"),
             (OutcomeKind::Rejected, _) => (StatusCode::BAD_REQUEST, "invalid_request_error"),
             // The server's doing: a client or a proxy may try again elsewhere.
@@ -122,8 +122,10 @@ impl ApiError {
             None => sentence(outcome.cause).to_owned(),
         };
         let mut error = ApiError::new(status, kind, message).code(outcome.cause.as_str());
-        // The server's deadlines are a 504 by its meaning, but the same request would use up the same time once more.
-        error.is_final = status == client_closed() || matches!(outcome.cause, Cause::GatewayDeadline | Cause::WorkerDeadline);
+        // The server's deadlines are a 504 by its meaning, but the same request would use up the same time once more; and a deadline that
+        // cannot be met now cannot be met in a second.
+        let is_again = matches!(outcome.cause, Cause::GatewayDeadline | Cause::WorkerDeadline | Cause::DeadlineUnreachable);
+        error.is_final = status == client_closed() || is_again;
         error
     }
 
@@ -147,7 +149,7 @@ fn sentence(cause: Cause) -> &'static str {
         QueueFull => "too many runs are waiting; try again later",
         CannotFit => "the prompt and the tokens asked for can never fit into the KV pool",
         OverLimit => "the request exceeds a limit",
-        DeadlineUnreachable => "the deadline cannot be met",
+        DeadlineUnreachable => "not even the first token can come before the deadline",
         Invalid => "the request is not valid",
         ClientClosed | ClientReset | ClientLost | ClientStalled | EdgeTimeout | Orphaned => "the run was cancelled: its caller is gone",
         WorkerError | UpstreamError => "the worker failed",

@@ -135,7 +135,7 @@ async fn rejections_and_failures_keep_their_status() {
         (Cause::OverLimit, 400, "invalid_request_error"),
         (Cause::CannotFit, 400, "invalid_request_error"),
         (Cause::QueueFull, 429, "rate_limit_error"),
-        (Cause::DeadlineUnreachable, 503, "timeout"),
+        (Cause::DeadlineUnreachable, 400, "invalid_request_error"),
         (Cause::QueueDeadline, 503, "timeout"),
         (Cause::WorkerDeadline, 504, "timeout"),
         (Cause::DeviceError, 500, "server_error"),
@@ -151,7 +151,8 @@ async fn rejections_and_failures_keep_their_status() {
             assert_eq!(reply.error(), (status, kind.into(), None::<&str>.into(), cause.as_str().into()));
             assert_eq!((reply.json()["error"]["message"].as_str(), reply.header("x-request-id")), (Some("so it is"), Some(id.clone())));
             assert_eq!(reply.header("retry-after").is_some(), [429, 503].contains(&status), "{cause}");
-            assert_eq!(reply.header("x-should-retry").is_some(), cause == Cause::WorkerDeadline, "{cause}");
+            let is_final = matches!(cause, Cause::WorkerDeadline | Cause::DeadlineUnreachable);
+            assert_eq!(reply.header("x-should-retry").is_some(), is_final, "{cause}");
             assert_eq!(stand.settled(&id).await["outcome"]["reason"], "so it is");
         }
     }

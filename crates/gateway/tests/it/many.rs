@@ -3,7 +3,8 @@
 use gateway::{GatewayConfig, LinkEvent};
 use lifecycle::event::Event;
 use lifecycle::message::{Down, Snapshot, Up};
-use lifecycle::{AttemptId, Cause, ClockOffset, Incarnation, Outcome};
+use lifecycle::session::ClockSample;
+use lifecycle::{AttemptId, Cause, Incarnation, Outcome, Time};
 use serde_json::{Value, json};
 
 use crate::simulated::{Simulated, Stand, key, several, soon};
@@ -238,7 +239,9 @@ async fn accounts_of_several_workers_stand_side_by_side_and_are_added_up() {
 async fn the_list_of_workers_says_what_is_known() {
     let stand = several(GatewayConfig::default(), 2).await;
     stand.worker[0].come("a").await;
-    stand.worker[0].tell(LinkEvent::Clock(ClockOffset { offset_us: -1500, error: std::time::Duration::from_micros(250) })).await;
+    stand.worker[0]
+        .tell(LinkEvent::Clock(ClockSample { offset_us: -1500, error: std::time::Duration::from_micros(250), at: Time(0) }))
+        .await;
     stand.worker[0].say(Up::DeviceLost { why: "it broke".into() }).await;
     let list = soon("the device's loss is seen", async {
         loop {

@@ -335,3 +335,52 @@ fn an_empty_pool_is_exhausted_and_adds_up() {
     assert!(pool.allocate(A).is_err());
     assert_eq!((states(&pool), pool.block_tokens(), pool.total()), ((0, 0, 0, 0, 0), 1, 0));
 }
+
+// contract: C-16
+#[test]
+fn what_drains_is_no_capacity() {
+    let mut pool = Pool::new(3, 1);
+    let root = pool.root("t", "m", "");
+    let (_, cached) = filled(&mut pool, root, &[7], A);
+    let (draining, kept) = (take(&mut pool, A), take(&mut pool, B));
+    let _ = pool.retire(cached, None);
+    let _ = pool.retire(draining, Some(StepId(1)));
+    assert_eq!((states(&pool), pool.available(), pool.capacity()), ((0, 1, 1, 1, 0), 1, 1));
+    pool.fence_completed(StepId(1));
+    assert_eq!((pool.available(), pool.capacity()), (2, 2));
+    let _ = pool.retire(kept, None);
+}
+
+// contract: C-15
+#[test]
+fn a_block_is_owned_within_a_set_when_it_has_owners_and_all_are_in_it() {
+    let mut pool = Pool::new(2, 1);
+    let root = pool.root("t", "m", "");
+    let (node, a) = filled(&mut pool, root, &[7], A);
+    let block = a.block();
+    let within = |pool: &Pool, owners: &[Owner]| pool.is_owned_within(block, &owners.iter().copied().collect());
+    assert!(within(&pool, &[A]) && within(&pool, &[A, B]) && !within(&pool, &[B]) && !within(&pool, &[]));
+    let b = pool.acquire(node, B).expect("ready");
+    assert!(within(&pool, &[A, B]) && within(&pool, &[A, B, C]) && !within(&pool, &[A]) && !within(&pool, &[B, C]));
+    let _ = pool.retire(a, None);
+    assert!(within(&pool, &[B]) && !within(&pool, &[A]));
+    let _ = pool.retire(b, Some(StepId(1)));
+    assert!(!within(&pool, &[A, B]), "what drains has no owner");
+    assert!(!pool.is_owned_within(BlockId(9), &[A].into()), "the pool has no such block");
+}
+
+// contract: C-17
+#[test]
+fn a_copy_of_a_pool_goes_its_own_way_with_the_forks_of_its_leases() {
+    let mut pool = Pool::new(2, 1);
+    let (a, b) = (take(&mut pool, A), take(&mut pool, B));
+    let mut copy = pool.clone();
+    let (a_there, b_there) = (a.fork(), b.fork());
+    assert_eq!((a_there.block(), a_there.generation(), a_there.owner()), (a.block(), a.generation(), a.owner()));
+    assert_eq!(copy.retire(a_there, None), Retired::Free);
+    assert_eq!((states(&pool), states(&copy)), ((0, 2, 0, 0, 0), (1, 1, 0, 0, 0)));
+    assert_eq!(pool.retire(b, Some(StepId(1))), Retired::Draining { until: StepId(1) });
+    assert_eq!(copy.retire(b_there, None), Retired::Free);
+    assert_eq!((states(&pool), states(&copy)), ((0, 1, 0, 1, 0), (2, 0, 0, 0, 0)));
+    assert_eq!(pool.retire(a, None), Retired::Free);
+}

@@ -4,38 +4,46 @@ use std::time::{Duration, Instant};
 
 use ::sim::explore::{self, Report, Suite};
 use anyhow::anyhow;
+use clap::Args;
 use serde_json::{Value, json};
 
-use crate::cli::{ExploreArgs, SimArgs, SimCommand};
 use crate::failure::Failure;
 use crate::out;
 
-/// Does what is asked for.
+/// `kvit sim explore`
+#[derive(Debug, Args)]
+pub struct ExploreArgs {
+    /// The larger setups of the longer tier as well.
+    #[arg(long)]
+    pub large: bool,
+    /// Most states of a setup; one that has more is not closed, and that is a failure.
+    #[arg(long, value_name = "NUMBER", default_value_t = 8_000_000, value_parser = clap::value_parser!(u32).range(1..=100_000_000))]
+    pub states_max: u32,
+    /// Setups that are explored at once.
+    #[arg(long, value_name = "NUMBER", default_value_t = 2, value_parser = clap::value_parser!(u16).range(1..=256))]
+    pub jobs: u16,
+    /// Print JSON.
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Explores, and prints the figures.
 ///
 /// # Errors
 /// A clause is broken, a setup is not closed, or a mark or a cell is not met.
-pub fn run(args: &SimArgs) -> Result<(), Failure> {
-    match &args.command {
-        Some(SimCommand::Explore(args)) => explore(args),
-        None => Err(Failure::Usage("say what to do: kvit sim explore".into())),
-    }
-}
-
-fn explore(args: &ExploreArgs) -> Result<(), Failure> {
+pub fn run(args: &ExploreArgs) -> Result<(), Failure> {
     let begun = Instant::now();
     let clock = || begun.elapsed();
     let mut setups = explore::all();
     if args.large {
         setups.extend(explore::large());
     }
-    let cores = std::thread::available_parallelism().map_or(1, usize::from);
-    let threads = if args.threads == 0 { cores } else { usize::from(args.threads) };
     let told = |report: &Report| {
         if !args.json {
             eprintln!("{}", line_of(report));
         }
     };
-    let suite = explore::suite(&setups, args.states_max as usize, threads, &clock, &told);
+    let suite = explore::suite(&setups, args.states_max as usize, args.jobs.into(), &clock, &told);
     let took = clock();
     if args.json {
         out::json(&json_of(&suite, took))?;

@@ -32,6 +32,9 @@ fn number(json: &Value, key: &str) -> u64 {
 }
 
 fn worker(kv: &Value, blocks: bool, width: usize) -> String {
+    if kv["answered"] == false {
+        return format!("worker {}: does not answer", kv["worker"].as_str().unwrap_or("?").escape_debug());
+    }
     let total = number(kv, "total");
     let conserved = match kv["conserved"].as_bool() {
         Some(true) => "conserved",
@@ -108,6 +111,12 @@ mod tests {
                 && text.contains("3 stale, 2 foreign, 1 double;")
                 && text.contains("1440 MiB")
         );
+    }
+
+    #[test]
+    fn a_worker_that_does_not_answer_has_no_account() {
+        let kv = json!({"object": "kv", "incarnation": null, "worker": "b", "answered": false});
+        assert_eq!(worker(&kv, true, 80), "worker b: does not answer");
     }
 
     #[test]

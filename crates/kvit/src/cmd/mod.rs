@@ -4,10 +4,13 @@ pub mod bench;
 mod child;
 pub mod demo;
 pub mod estimate;
+pub mod explore;
 pub mod kv;
 pub mod model;
+pub mod museum;
 pub mod runs;
 pub mod serve;
+pub mod sim;
 pub mod soak;
 pub mod trace;
 

@@ -3,12 +3,26 @@
 use std::time::Instant;
 
 use anyhow::anyhow;
+use clap::Args;
 use serde_json::{Value, json};
 use sim::museum::{Caught, EXHIBITS, Exhibit, exhibit};
 
-use crate::cli::MuseumArgs;
 use crate::failure::Failure;
 use crate::out;
+
+/// `kvit museum`
+#[derive(Debug, Args)]
+pub struct MuseumArgs {
+    /// The bug to show; without it all are listed.
+    #[arg(conflicts_with = "check")]
+    pub name: Option<String>,
+    /// Run all of them; fail if one is not caught.
+    #[arg(long)]
+    pub check: bool,
+    /// Print JSON.
+    #[arg(long)]
+    pub json: bool,
+}
 
 /// Lists the bugs, shows one, or checks that all are caught.
 ///

@@ -108,6 +108,8 @@ options! {
         "Longest life of a run; then it expires with `gateway_deadline`.";
     worker_deadline_ms: u64, "MILLISECONDS" = 3_600_000,
         "Longest that the worker keeps a run, whatever its gateway says; then it expires with `worker_deadline`.";
+    deadline_check_percent: u32, "PERCENT" = 50,
+        "A run is rejected with `deadline_unreachable` if this much of the time that its prompt takes at the fastest pace seen is more than is left to its earliest deadline; at most 100, and 0 for never.";
     client_deadline_max_ms: u64, "MILLISECONDS" = 86_400_000,
         "Largest deadline that a caller may name.";
     drain_ms: u64, "MILLISECONDS" = 10_000,
@@ -193,6 +195,10 @@ impl ServeConfig {
                 name: "block_tokens",
                 why: format!("must be a multiple of 16, and {} is not", self.block_tokens),
             });
+        }
+        if self.deadline_check_percent > 100 {
+            let why = "must be at most 100: beyond it runs are rejected that may make it".to_owned();
+            return Err(ConfigError::Range { name: "deadline_check_percent", why });
         }
         if self.client_lost_after_ms < CLIENT_LOST_AFTER_MIN_MS {
             let why = format!("must be at least {CLIENT_LOST_AFTER_MIN_MS}: the kernel probes by the second, and a probe needs an answer");

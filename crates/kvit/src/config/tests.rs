@@ -74,6 +74,7 @@ fn values_out_of_range_are_refused_by_name() {
         (&[("KVIT_MAX_RUNNING", "257")], "max_running"),
         (&[("KVIT_CLIENT_LOST_AFTER_MS", "1999")], "client_lost_after_ms"),
         (&[("KVIT_UNREAD_MAX_MS", "0")], "unread_max_ms"),
+        (&[("KVIT_DEADLINE_CHECK_PERCENT", "101")], "deadline_check_percent"),
     ] {
         let error = read_error(pairs);
         assert!(error.starts_with(name), "{error}");

@@ -6,12 +6,16 @@
 
 use serde_json::{Value, json};
 
-use crate::server::{Caller, Server, chat_body, lasting_model, rest};
+use super::{kvit, said};
+use crate::leaving_guest::metrics;
+use crate::server::{Caller, SLOW, Server, chat_body, lasting_model, rest};
 
 /// Longest run and longest prompt that the slow model takes, about.
 const LONG: u32 = 14_000;
 /// Spans that are tried for one phase.
 const TRIES: u32 = 14;
+/// Steps after which a server knows its pace.
+const MEASURED_MIN: u32 = 8;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Phase {
@@ -48,7 +52,8 @@ impl Deadline {
         }
     }
 
-    /// A server with this deadline; the client's is in the request.
+    /// A server with this deadline; the client's is in the request. It is a new one for each run, which has not seen the eight full steps after
+    /// which it would turn away who cannot make it.
     fn server(self, ms: u64, phase: Phase) -> Server {
         let span = ms.to_string();
         let mut args = vec!["--max-running", "1", "--step-tokens", "32", "--tokenise-threads", "1", "--log", "error"];
@@ -210,4 +215,100 @@ fn in_the_prefill_of_a_long_prompt() {
 #[test]
 fn in_decode() {
     in_phase(Phase::Decode);
+}
+
+/// A run with a long prompt that nothing is cached of, and this deadline.
+fn long(ms: u64, salt: &str, stream: bool) -> Value {
+    let mut body = chat_body(&"x ".repeat(LONG as usize / 2), 8, stream);
+    (body["timeout_ms"], body["cache_salt"]) = (json!(ms), json!(salt));
+    body
+}
+
+/// Spans that are long enough for the tokeniser, whatever else the machine does: one of them.
+const SPANS: [u64; 5] = [1000, 2000, 4000, 8000, 16_000];
+
+/// A server that has seen its pace.
+fn measured(args: &[&str]) -> Server {
+    let args: Vec<&str> = SLOW.iter().chain(args).chain(&["--log", "error"]).copied().collect();
+    let server = Server::start(&lasting_model(), &args);
+    for i in 0..MEASURED_MIN {
+        let id = format!("measured-{i}");
+        let mut body = chat_body("Thirty-two tokens and some more, so that a step is full of them.", 1, false);
+        body["cache_salt"] = json!(id);
+        assert_eq!(Caller::chat(&server, &id, &body).answer().0, 200);
+        server.settled(&id);
+    }
+    server
+}
+
+/// Such a server, and what it says that a long prompt takes at the least, in milliseconds.
+fn known_pace() -> (Server, u64) {
+    let server = measured(&[]);
+    for ms in SPANS {
+        let id = format!("asks-{ms}");
+        let (_, answer) = Caller::chat(&server, &id, &long(ms, &id, false)).answer();
+        if answer["error"]["code"] == "deadline_unreachable" {
+            let run = server.settled(&id);
+            let why = run["outcome"]["reason"].as_str().expect("it says why").to_owned();
+            let number = |after: &str| why.split_once(after).and_then(|(_, rest)| rest.split(' ').next()?.parse::<u64>().ok());
+            let (steps, need) = (number("at least ").expect(&why), number("steps, ").expect(&why));
+            assert!(steps > u64::from(LONG) / 2 / 32, "{why}");
+            assert!(number("at most ").is_some_and(|left| left < need / 2), "{why}");
+            return (server, need);
+        }
+        let run = server.settled(&id);
+        assert_eq!(run["outcome"]["cause"], "client_deadline", "{run:#}");
+        assert_eq!(run["steps"]["total"], 0, "what is let in here never runs: {run:#}");
+    }
+    panic!("no span was found that cannot be met");
+}
+
+// contract: C-15 C-20
+#[test]
+fn who_cannot_have_a_token_in_time_is_turned_away_at_once_and_who_might_is_not() {
+    let (server, need) = known_pace();
+    let baseline = rest(&server.kv());
+    for stream in [true, false] {
+        let id = format!("late-{stream}");
+        let mut caller = Caller::chat(&server, &id, &long(need / 4, &id, stream));
+        let (status, code, in_stream) = told(&mut caller, stream);
+        let run = server.settled(&id);
+        assert_eq!((status, &code), (if in_stream { 200 } else { 400 }, &json!("deadline_unreachable")), "{run:#}");
+        assert_eq!((&run["outcome"]["kind"], &run["outcome"]["cause"]), (&json!("rejected"), &code), "{run:#}");
+        assert_eq!((&run["blocks"]["peak"], &run["blocks"]["held"], &run["steps"]["total"]), (&json!(0), &json!(0), &json!(0)), "{run:#}");
+        assert_eq!((&run["tokens"]["generated"], &run["delivery"], &run["guarantee"]), (&json!(0), &json!("none"), &json!("confirmed")));
+        assert_eq!((run["superseded"].clone(), &run["milestones"]["prefill_start"]), (json!([]), &Value::Null), "{run:#}");
+        assert_eq!(rest(&server.kv()), baseline);
+    }
+    // SDKs are told not to ask again.
+    let body = long(need / 4, "head", false);
+    let (status, head, _) = server.request("POST", "/v1/chat/completions", Some("head"), Some(&body));
+    assert!(status == 400 && head.contains("\r\nx-should-retry: false") && !head.contains("retry-after"), "{head}");
+    // The metrics and the trace say it too: these three, and the one that told what it takes.
+    let turned_away = |(line, n): (&String, &f64)| line.contains("deadline_unreachable").then_some(*n);
+    assert_eq!(metrics(&server).iter().filter_map(turned_away).sum::<f64>(), 4.0);
+    let cache = tempfile::tempdir().expect("a folder");
+    let address = format!("http://127.0.0.1:{}", server.port);
+    let trace = said(kvit(cache.path(), &["trace", "late-true", "--server", &address]).output().expect("kvit runs"));
+    assert!(trace.code == 0 && trace.out.contains("deadline_unreachable"), "{}", trace.out);
+    // Who has as long as it takes at the least is taken on.
+    let caller = Caller::chat(&server, "might", &long(need, "might", true));
+    server.wait_run("might", "be scheduled", |run| run["milestones"]["prefill_start"].is_number());
+    drop(caller);
+    assert_eq!(server.settled("might")["outcome"]["kind"], "cancelled");
+    assert_eq!(rest(&server.kv()), baseline);
+}
+
+#[test]
+fn where_the_check_is_off_it_is_taken_on_and_expires() {
+    let server = measured(&["--deadline-check-percent", "0"]);
+    let begun = SPANS.into_iter().any(|ms| {
+        let id = format!("run-{ms}");
+        let (status, answer) = Caller::chat(&server, &id, &long(ms, &id, false)).answer();
+        assert_eq!((status, &answer["error"]["code"]), (499, &json!("client_deadline")));
+        let run = server.settled(&id);
+        assert_eq!(run["outcome"]["kind"], "expired", "{run:#}");
+        run["phase_at_disconnect"] == "prefill"
+    });
+    assert!(begun, "none was scheduled");
 }

@@ -11,6 +11,9 @@ use crate::{Incarnation, Time};
 /// So many times `suspend_after` may pass between a stamp of ours and its echo.
 const DEAF_PARTS: u32 = 4;
 
+/// So many times `outbox_max` may lie unacknowledged before nothing more is taken of a gateway: what is suspended can still end.
+const OUTBOX_PARTS: usize = 2;
+
 /// One life of a gateway, seen from a worker.
 #[derive(Clone, Debug)]
 pub(super) struct Peer {
@@ -91,6 +94,10 @@ impl Peer {
             if let Some(sample) = ClockSample::of(frame.stamp, echo, now) {
                 self.clock = Some(self.clock.map_or(sample, |best| best.better(sample)));
             }
+        }
+        // Each message may be answered. Of one who takes no answers nothing more is taken: it comes again.
+        if self.lane.waiting() > config.outbox_max.saturating_mul(OUTBOX_PARTS) {
+            return Vec::new();
         }
         frame.message.map(|message| self.lane.accept(frame.number, message, config)).unwrap_or_default()
     }

@@ -13,8 +13,8 @@ use super::frame::{Frame, Hello, Refused};
 use super::peer::Peer;
 use super::worker_io::WorkerEffect;
 use super::{SessionConfig, Welcome};
-use crate::message::{Delta, Down, Receipt, Submit, Up, Usage};
-use crate::{AttemptId, Cause, Incarnation, Outcome, StepId, Time};
+use crate::message::{Down, Receipt, Submit, Up, Usage};
+use crate::{AttemptId, Cause, Incarnation, Outcome, Time};
 
 /// Who owns an attempt.
 pub(super) type Owner = (Arc<str>, Incarnation);
@@ -33,6 +33,16 @@ pub(super) struct Held {
     pub(super) ended: bool,
 }
 
+/// A cancel for an attempt that has not come.
+#[derive(Clone, Debug)]
+pub(super) struct Tombstone {
+    /// The gateway that sent it.
+    pub(super) from: Arc<str>,
+    pub(super) cause: Cause,
+    /// When it is forgotten.
+    pub(super) until: Time,
+}
+
 /// A life of a gateway that a newer one has followed. Its attempts wait for a claim, a disclaim or the end of its lease.
 #[derive(Clone, Debug)]
 pub(super) struct Former {
@@ -49,8 +59,8 @@ pub struct WorkerSide {
     pub(super) peers: BTreeMap<Arc<str>, Peer>,
     pub(super) former: Vec<Former>,
     pub(super) held: BTreeMap<AttemptId, Held>,
-    /// Cancels for attempts that have not come: the gateway that sent it, and why.
-    pub(super) tombstones: BTreeMap<AttemptId, (Arc<str>, Cause)>,
+    /// Cancels for attempts that have not come. What was acknowledged counts, even if the gateway that sent it has gone since (C-11).
+    pub(super) tombstones: BTreeMap<AttemptId, Tombstone>,
     /// Submits that wait until an attempt of the same name is released, which an earlier life of their gateway owned.
     pub(super) behind: BTreeMap<AttemptId, (Arc<str>, Box<Submit>)>,
     pub(super) last_tenure: u64,
@@ -129,12 +139,14 @@ impl WorkerSide {
         self.last_tenure += 1;
         let peer = Peer::new(hello, self.last_tenure, &self.config, now);
         let before = self.peers.insert(name.clone(), peer);
-        self.tombstones.retain(|_, (gateway, _)| *gateway != name);
         self.behind.retain(|_, (gateway, _)| *gateway != name);
         if self.draining {
             self.push(&name, Up::Draining);
         }
         let Some(before) = before else { return Ok(()) };
+        if let Some(peer) = self.peers.get_mut(&name).filter(|p| p.life == before.life) {
+            peer.mark = before.mark;
+        }
         let owner = (name.clone(), before.life);
         let theirs: Vec<AttemptId> = self.held.iter().filter(|(_, h)| h.owner == owner).map(|(id, _)| id.clone()).collect();
         if before.life == hello.incarnation {
@@ -185,7 +197,12 @@ impl WorkerSide {
     /// have been on its way for long.
     fn wake(&mut self, name: &Arc<str>, now: Time, out: &mut Vec<WorkerEffect>) {
         let config = self.config;
-        let Some(peer) = self.peers.get_mut(name).filter(|p| now < p.lease_until()) else { return };
+        let Some(peer) = self.peers.get_mut(name) else { return };
+        if now >= peer.lease_until() {
+            // contract: C-9. The gateway may have concluded already: a submit that comes now is kept and not scheduled.
+            peer.suspended = true;
+            return;
+        }
         peer.lease_over = false;
         // What was suspended because it does not acknowledge goes on when it has acknowledged half.
         if !peer.suspended || now >= peer.suspend_at(&config) || peer.lane.waiting() > config.outbox_max / 2 {
@@ -202,7 +219,7 @@ impl WorkerSide {
     fn take(&mut self, name: &Arc<str>, message: Down, now: Time, out: &mut Vec<WorkerEffect>) {
         match message {
             Down::Submit(submit) => self.submit(name, submit, out),
-            Down::Cancel { attempt, cause, number, .. } => self.cancel(name, attempt, cause, number, out),
+            Down::Cancel { attempt, cause, number, .. } => self.cancel(name, attempt, (cause, number), now, out),
             Down::Claim { attempts } => {
                 let life = self.peers.get(name).map(|p| p.life);
                 for (id, life) in attempts.iter().zip(std::iter::repeat(life)) {
@@ -222,11 +239,21 @@ impl WorkerSide {
         }
     }
 
-    fn submit(&mut self, name: &Arc<str>, mut submit: Box<Submit>, out: &mut Vec<WorkerEffect>) {
+    fn submit(&mut self, name: &Arc<str>, submit: Box<Submit>, out: &mut Vec<WorkerEffect>) {
         let Some(peer) = self.peers.get_mut(name) else { return };
+        // contract: C-2. A lane brings a message once; whoever says the same under a new number does not get it executed again.
+        if submit.number <= peer.mark {
+            self.stale += 1;
+            return out.push(WorkerEffect::Stale);
+        }
+        peer.mark = submit.number;
+        self.take_on(name, submit, out);
+    }
+
+    fn take_on(&mut self, name: &Arc<str>, mut submit: Box<Submit>, out: &mut Vec<WorkerEffect>) {
+        let Some(peer) = self.peers.get(name) else { return };
         let owner = (name.clone(), peer.life);
         let suspended = peer.suspended;
-        peer.mark = peer.mark.max(submit.number);
         let id = submit.attempt.clone();
         if submit.worker != self.me {
             // contract: C-2
@@ -253,7 +280,7 @@ impl WorkerSide {
         let mut held =
             Held { owner, number: self.last_number, cancelled_by: BTreeSet::new(), suspended: false, orphaned: false, ended: false };
         // contract: C-11. The engine gets the cancel first, and its tombstone turns the submit away.
-        if let Some((from, cause)) = self.tombstones.remove(&id) {
+        if let Some(Tombstone { from, cause, .. }) = self.tombstones.remove(&id) {
             held.cancelled_by.insert(from);
             out.push(WorkerEffect::Cancel { attempt: id.clone(), cause, number: self.last_number });
         }
@@ -269,7 +296,7 @@ impl WorkerSide {
         self.push(name, Up::Released { attempt, receipt: Receipt::default() });
     }
 
-    fn cancel(&mut self, name: &Arc<str>, attempt: AttemptId, cause: Cause, number: u64, out: &mut Vec<WorkerEffect>) {
+    fn cancel(&mut self, name: &Arc<str>, attempt: AttemptId, (cause, number): (Cause, u64), now: Time, out: &mut Vec<WorkerEffect>) {
         let behind = self.behind.get(&attempt).is_some_and(|(gateway, submit)| gateway == name && submit.number == number);
         if behind {
             self.behind.remove(&attempt);
@@ -284,11 +311,13 @@ impl WorkerSide {
         // Its submit was taken, so it was released long ago.
         let over = number > 0 && self.peers.get(name).is_some_and(|p| number <= p.mark);
         if !over && !self.tombstones.contains_key(&attempt) {
-            let theirs = self.tombstones.values().filter(|(gateway, _)| gateway == name).count();
-            if theirs >= self.config.tombstones_max {
+            let theirs = self.tombstones.values().filter(|t| t.from == *name).count();
+            let all = self.config.tombstones_max.saturating_mul(self.config.gateways_max);
+            if theirs >= self.config.tombstones_max || self.tombstones.len() >= all {
                 return; // nobody may think that it counts: it comes again
             }
-            self.tombstones.insert(attempt.clone(), (name.clone(), cause));
+            let until = now.after(self.config.tombstone_keep);
+            self.tombstones.insert(attempt.clone(), Tombstone { from: name.clone(), cause, until });
         }
         self.push(name, Up::CancelAcknowledged { attempt, won: None });
     }
@@ -297,7 +326,8 @@ impl WorkerSide {
         let Some(held) = self.held.get_mut(id).filter(|h| h.owner.0 == *name && !h.orphaned) else { return };
         if let Some(life) = life.filter(|life| *life != held.owner.1) {
             held.owner.1 = life;
-            if std::mem::take(&mut held.suspended) {
+            // A new life that has not acknowledged enough is suspended itself, and its attempts go on with it.
+            if !self.peers.get(name).is_some_and(|p| p.suspended) && std::mem::take(&mut held.suspended) {
                 out.push(WorkerEffect::Attach(id.clone()));
             }
         }
@@ -322,69 +352,22 @@ impl WorkerSide {
     }
 
     /// Whom a word about an attempt concerns: its owner, if that life can still be spoken to, and whoever cancelled it.
-    fn concerned(&self, attempt: &AttemptId) -> BTreeSet<Arc<str>> {
+    pub(super) fn concerned(&self, attempt: &AttemptId) -> BTreeSet<Arc<str>> {
         let Some(held) = self.held.get(attempt) else { return BTreeSet::new() };
         let owner = self.peers.get(&held.owner.0).filter(|p| p.life == held.owner.1).map(|_| held.owner.0.clone());
         owner.into_iter().chain(held.cancelled_by.iter().cloned()).collect()
     }
 
-    fn push(&mut self, name: &Arc<str>, message: Up) {
+    pub(super) fn push(&mut self, name: &Arc<str>, message: Up) {
         if let Some(peer) = self.peers.get_mut(name) {
             peer.lane.push(message);
         }
     }
 
-    /// The engine says something. Each gateway is told what concerns it.
-    pub fn said(&mut self, message: Up, now: Time) -> Vec<WorkerEffect> {
-        let mut out = Vec::new();
-        match message {
-            Up::Step { step, deltas } => self.step(step, deltas),
-            Up::DeviceLost { .. } | Up::Draining => {
-                self.draining |= matches!(message, Up::Draining);
-                let names: Vec<Arc<str>> = self.peers.keys().cloned().collect();
-                names.iter().for_each(|name| self.push(name, message.clone()));
-            }
-            Up::CancelAcknowledged { ref attempt, .. } => {
-                let names = self.held.get(attempt).map(|h| h.cancelled_by.clone()).unwrap_or_default();
-                names.iter().for_each(|name| self.push(name, message.clone()));
-            }
-            Up::Accepted { ref attempt, .. } | Up::Ended { ref attempt, .. } => {
-                let names = self.concerned(attempt);
-                if let (Up::Ended { .. }, Some(held)) = (&message, self.held.get_mut(attempt)) {
-                    held.ended = true;
-                }
-                names.iter().for_each(|name| self.push(name, message.clone()));
-            }
-            Up::Released { ref attempt, .. } => {
-                self.concerned(attempt).iter().for_each(|name| self.push(name, message.clone()));
-                self.released(attempt, &mut out);
-            }
-            // Outside the session, or of our own making.
-            Up::Snapshot { .. } | Up::Ask { .. } => {}
-        }
-        let names: Vec<Arc<str>> = self.peers.keys().cloned().collect();
-        names.iter().for_each(|name| self.flush(name, now, &mut out));
-        out
-    }
-
-    /// One message a gateway, whatever the step brought for others.
-    fn step(&mut self, step: StepId, deltas: Vec<Delta>) {
-        let mut by_owner: BTreeMap<Arc<str>, Vec<Delta>> = BTreeMap::new();
-        for delta in deltas {
-            let Some(held) = self.held.get(&delta.attempt) else { continue };
-            if self.peers.get(&held.owner.0).is_some_and(|p| p.life == held.owner.1) {
-                by_owner.entry(held.owner.0.clone()).or_default().push(delta);
-            }
-        }
-        for (name, deltas) in by_owner {
-            self.push(&name, Up::Step { step, deltas });
-        }
-    }
-
-    fn released(&mut self, attempt: &AttemptId, out: &mut Vec<WorkerEffect>) {
+    pub(super) fn released(&mut self, attempt: &AttemptId, out: &mut Vec<WorkerEffect>) {
         self.held.remove(attempt);
         if let Some((name, submit)) = self.behind.remove(attempt) {
-            self.submit(&name, submit, out);
+            self.take_on(&name, submit, out);
         }
     }
 

@@ -313,3 +313,34 @@ fn a_void_names_the_life_that_is_over() {
     let effects = run.worker_lost(ONE.0, ONE.1, true, Time(9));
     assert!(matches!(&effects[0], F::Journal { attempt: 1, event: Event::Void { worker } } if *worker == ONE.1));
 }
+
+fn fingerprint(run: &Dispatch, now: Time) -> u64 {
+    let mut out = std::hash::DefaultHasher::new();
+    run.hash_state(now, &mut out);
+    std::hash::Hasher::finish(&out)
+}
+
+#[test]
+fn a_fingerprint_is_of_the_state_and_not_of_the_time() {
+    let later = |us: u64| {
+        let work = Work { prompt: Prompt::Text("x".into()), params: Params { max_tokens: Some(7), n: 2, ..Params::default() } };
+        let deadline = Deadline::from_left(Time(us), Duration::from_secs(60), Cause::GatewayDeadline);
+        let mut run: Dispatch = Dispatch::new(key(), work, vec![deadline], DispatchConfig::default(), Time(us));
+        let _ = run.place(at(ONE, 4), Time(us));
+        let _ = run.want(CLOSED, Time(us + 5));
+        (run, Time(us + 7))
+    };
+    let ((run, now), (same, then)) = (later(0), later(1_000_000));
+    assert_eq!(fingerprint(&run, now), fingerprint(&same, then));
+    let steps = [Word::Accepted { prompt_tokens: 1 }, Word::CancelAcknowledged, delta(1), ended(CLOSED), Word::Released];
+    let mut seen = vec![fingerprint(&run, now), fingerprint(&run, Time(now.0 + 1))];
+    let mut run = run;
+    for word in steps {
+        let _ = run.take_in(ONE, 1, word, now);
+        seen.push(fingerprint(&run, now));
+    }
+    let count = seen.len();
+    seen.sort_unstable();
+    seen.dedup();
+    assert_eq!(seen.len(), count, "each step is another state");
+}

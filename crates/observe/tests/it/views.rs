@@ -248,3 +248,32 @@ fn cached_prompt_is_neither_the_runs_own_work_nor_counted_once_a_sequence() {
     at(&journal, &key, 5, Event::BlocksAllocated { held: 2, cached_tokens: 16, shared: 0 });
     assert_eq!(view(&journal, "r").tokens.cached_prompt, 20);
 }
+
+// contract: C-7 C-20 C-24 C-29
+#[test]
+fn a_run_that_is_dispatched_again_waits_anew_and_is_never_called_released() {
+    let (journal, key) = (journal(), key("r"));
+    of_attempt(&journal, &key, 0, 0, accepted());
+    for (us, event) in [dispatched(), queued(37), Event::PrefillStart, Event::FirstToken].into_iter().enumerate() {
+        of_attempt(&journal, &key, 1, us as u64 + 1, event);
+    }
+    assert_eq!(view(&journal, "r").state, RunState::Decoding);
+    of_attempt(&journal, &key, 1, 10, Event::Void { worker: Incarnation(1) });
+    let waits = view(&journal, "r");
+    assert_eq!((waits.state, waits.attempt, waits.guarantee, waits.waste_bound_tokens), (RunState::Queued, 1, None, None));
+    of_attempt(&journal, &key, 2, 11, dispatched());
+    of_attempt(&journal, &key, 2, 12, queued(37));
+    let again = view(&journal, "r");
+    assert_eq!((again.state, again.attempt, again.guarantee), (RunState::Queued, 2, None));
+    of_attempt(&journal, &key, 2, 13, Event::AbandonmentObserved { cause: Cause::ClientClosed });
+    assert_eq!(view(&journal, "r").phase_at_disconnect, Some("queued"), "of the second attempt");
+    of_attempt(&journal, &key, 2, 14, Event::AttemptEnded { outcome: Outcome::of(Cause::ClientClosed) });
+    of_attempt(&journal, &key, 2, 15, Event::Released { receipt: Default::default() });
+    of_attempt(&journal, &key, 2, 16, outcome_set(Cause::ClientClosed));
+    let ended = view(&journal, "r");
+    assert_eq!((ended.state, ended.released, ended.guarantee), (RunState::Ended, false, Some("best_effort")));
+    // What the first attempt had left, its prompt and its cap: the second is released.
+    assert_eq!(ended.waste_bound_tokens, Some(237));
+    of_attempt(&journal, &key, 2, 17, Event::Settled { proven: false });
+    assert_eq!((view(&journal, "r").waste_bound_tokens, journal.defects()), (Some(237), 0));
+}

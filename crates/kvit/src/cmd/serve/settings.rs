@@ -68,6 +68,7 @@ fn engine(config: &ServeConfig, model: &str) -> EngineConfig {
         default_max_tokens: config.default_max_tokens,
         tombstones: config.tombstones,
         in_flight: config.in_flight,
+        deadline_check_percent: config.deadline_check_percent,
     }
 }
 

@@ -1,6 +1,8 @@
 //! Rows in which something breaks or is refused: each has a server of its own, and says exactly what is left of it.
 // contract: C-2, C-7, C-15, C-16, C-20
 
+use std::time::Duration;
+
 use engine::DeviceError;
 use lifecycle::Cause;
 use lifecycle::event::Event;
@@ -11,8 +13,11 @@ use super::asks::{PATH, Spec};
 use super::caller::{Caller, Heard};
 use super::gate::{Hold, Trap, When};
 use super::row::{Held, Reach, Run, SMALL_POOL, Shape, World, check_run, once};
-use super::stand::{Rest, Setup, Stand};
+use super::stand::{Rest, STEP_TOKENS, Setup, Stand};
 use super::table::{Ending, Phase, Row};
+
+/// Steps after which an engine knows its pace.
+const MEASURED_MIN: u32 = 8;
 
 /// A failure for the step that is held.
 fn failure(ending: Ending) -> DeviceError {
@@ -319,6 +324,45 @@ impl World {
         self.assert_account(row, &stand, 0);
         self.assert_nothing_stale(row, &stand, &victim.id);
         self.assert_account(row, &stand, 0);
+    }
+
+    /// The device took so long for each full step of a prompt that a deadline of one such step cannot be met by three. False if it passed
+    /// before the prompt was tokenised.
+    // contract: C-22
+    pub fn deadline_unreachable(&self, row: &Row, patience: Duration) -> bool {
+        let stand = Stand::start(Setup { blocks: 64, deadline_check_percent: 100, ..Setup::new(&self.model) });
+        for i in 0..MEASURED_MIN {
+            let (marker, id) = (self.names.marker(), format!("{row}-measured-{i}"));
+            stand.gate.arm(Trap { marker, when: When::Token(0, 1), hold: Hold::Before, door: false });
+            let spec = Spec { prompt: STEP_TOKENS, ..Spec::victim(1, 1) };
+            let mut caller = plain(&stand, &id, spec.body(marker, &id, false));
+            stand.until("its only step", || stand.gate.has_caught());
+            std::thread::sleep(patience);
+            stand.gate.go(None);
+            assert!(caller.finish().complete, "{row}");
+            stand.settled(&id);
+        }
+        let post = |stand: &Stand, id: &str, mut body: Value| {
+            body["timeout_ms"] = json!(patience.as_millis() as u64);
+            plain(stand, id, body)
+        };
+        let (spec, shape, name) = (Spec::victim(row.n, 16), Shape::of(row), row.to_string());
+        let holder = Spec::neighbour(shape.neighbour);
+        let reach = Reach { row: *row, name, spec, holder, trap: None, shape, post: &post, hold: Hold::Before, reads: true };
+        let Some(Held { mut holder, mut victim, .. }) = self.reach(&stand, &reach) else { return false };
+        stand.gate.open_door();
+        let run = stand.settled(&victim.id);
+        if run.outcome.as_ref().is_some_and(|o| o.cause == "client_deadline") {
+            return false;
+        }
+        assert_eq!((run.steps.total, run.blocks.peak, run.tokens.generated), (0, 0, 0), "{row}: nothing is computed for nobody");
+        assert!(!stand.has(&victim.id, |e| matches!(e, Event::Queued { .. })), "{row}");
+        self.check_rejected(row, &stand, &mut victim, &Heard::default());
+        self.assert_healthy(&stand, &mut holder);
+        self.assert_account(row, &stand, 0);
+        self.assert_nothing_stale(row, &stand, &victim.id);
+        self.assert_account(row, &stand, 0);
+        true
     }
 
     /// The worker's queue is full, or the gateway's table: then no worker ever hears of the run.

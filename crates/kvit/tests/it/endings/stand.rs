@@ -29,6 +29,8 @@ const WORKER: Incarnation = Incarnation(0x1111);
 const GATEWAY: Incarnation = Incarnation(0x2222);
 /// Steps that the engine keeps in flight.
 const STEPS_IN_FLIGHT: u64 = 2;
+/// Most tokens of a step: two blocks.
+pub const STEP_TOKENS: u32 = 32;
 /// Questions with at least this number are the test's own.
 const OWN_ASKS: u64 = 1 << 60;
 
@@ -68,13 +70,21 @@ pub struct Setup {
     pub blocks: u32,
     pub max_running: u32,
     pub queue_limit: u32,
+    /// Nothing but for the rows that are about it: a step that the gate holds would be taken for the device's pace.
+    pub deadline_check_percent: u32,
     pub gateway: GatewayConfig,
 }
 
 impl Setup {
     pub fn new(model: &Loaded) -> Setup {
-        let gateway = GatewayConfig { drain: Duration::ZERO, answer_grace: PATIENCE, ask_timeout: PATIENCE, ..GatewayConfig::default() };
-        Setup { model: model.clone(), blocks: 128, max_running: 12, queue_limit: 64, gateway }
+        let gateway = GatewayConfig {
+            drain: Duration::ZERO,
+            settle: PATIENCE,
+            answer_grace: PATIENCE,
+            ask_timeout: PATIENCE,
+            ..GatewayConfig::default()
+        };
+        Setup { model: model.clone(), blocks: 128, max_running: 12, queue_limit: 64, deadline_check_percent: 0, gateway }
     }
 }
 
@@ -114,8 +124,13 @@ impl Stand {
         let device = CpuDevice::new(setup.model.llama.clone(), options).expect("the device starts");
         let (gate, gated) = gate(Box::new(device));
         let journal = Journal::new(Clock::start(), Limits { records: 16_384, runs: 10_000, evicted: 16 });
-        let engine =
-            EngineConfig { step_tokens: 32, max_running: setup.max_running, queue_limit: setup.queue_limit, ..EngineConfig::default() };
+        let engine = EngineConfig {
+            step_tokens: STEP_TOKENS,
+            max_running: setup.max_running,
+            queue_limit: setup.queue_limit,
+            deadline_check_percent: setup.deadline_check_percent,
+            ..EngineConfig::default()
+        };
         let info = ModelInfo {
             id: "tiny".into(),
             context: engine::Device::limits(&gated).context,

@@ -204,8 +204,10 @@ pub enum Never {
     NoSuchInput,
     /// One gives way because there are several; the last one left is never preempted.
     AloneIsNotPreempted,
-    /// Nothing in this server says it: there is no proxy, no upstream and no forecast of deadlines in it.
-    NotBuilt,
+    /// Cannot occur here, because what a proxy cuts is a plain close on the wire: nothing tells it apart from its caller's.
+    LooksLikeAClose,
+    /// Cannot occur here, because there are no upstreams: this server's engine is its own.
+    NoUpstream,
 }
 
 /// One line.
@@ -248,9 +250,10 @@ impl Row {
             (E::WorkerError, P::Tokenising) => Some(Never::NoSuchInput),
             (E::WorkerError, P::Preempted) => Some(Never::AloneIsNotPreempted),
             (E::WorkerError, _) if early => Some(Never::PromptFits),
-            (E::EdgeTimeout | E::UpstreamError | E::DeadlineUnreachable, _) => Some(Never::NotBuilt),
-            (E::Invalid | E::OverLimit | E::QueueFull, P::Tokenising) => None,
-            (E::Invalid | E::OverLimit | E::QueueFull, _) => Some(Never::JudgedOnArrival),
+            (E::EdgeTimeout, _) => Some(Never::LooksLikeAClose),
+            (E::UpstreamError, _) => Some(Never::NoUpstream),
+            (E::Invalid | E::OverLimit | E::QueueFull | E::DeadlineUnreachable, P::Tokenising) => None,
+            (E::Invalid | E::OverLimit | E::QueueFull | E::DeadlineUnreachable, _) => Some(Never::JudgedOnArrival),
             // Blocks that a device took along may be missed by a run that waits, first or again.
             (E::CannotFit, P::Tokenising | P::Queued | P::Preempted) => None,
             (E::CannotFit, _) => Some(Never::JudgedOnArrival),

@@ -1,0 +1,60 @@
+//! What the engine says, on its way to the gateways that it concerns.
+//!
+//! Invariant: a gateway hears of its own attempts and of those that it cancelled, and of no other.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use super::worker_io::WorkerEffect;
+use super::worker_side::WorkerSide;
+use crate::message::{Delta, Up};
+use crate::{StepId, Time};
+
+impl WorkerSide {
+    /// The engine says something. Each gateway is told what concerns it.
+    pub fn said(&mut self, message: Up, now: Time) -> Vec<WorkerEffect> {
+        let mut out = Vec::new();
+        match message {
+            Up::Step { step, deltas } => self.step(step, deltas),
+            Up::DeviceLost { .. } | Up::Draining => {
+                self.draining |= matches!(message, Up::Draining);
+                let names: Vec<Arc<str>> = self.peers.keys().cloned().collect();
+                names.iter().for_each(|name| self.push(name, message.clone()));
+            }
+            Up::CancelAcknowledged { ref attempt, .. } => {
+                let names = self.held.get(attempt).map(|h| h.cancelled_by.clone()).unwrap_or_default();
+                names.iter().for_each(|name| self.push(name, message.clone()));
+            }
+            Up::Accepted { ref attempt, .. } | Up::Ended { ref attempt, .. } => {
+                let names = self.concerned(attempt);
+                if let (Up::Ended { .. }, Some(held)) = (&message, self.held.get_mut(attempt)) {
+                    held.ended = true;
+                }
+                names.iter().for_each(|name| self.push(name, message.clone()));
+            }
+            Up::Released { ref attempt, .. } => {
+                self.concerned(attempt).iter().for_each(|name| self.push(name, message.clone()));
+                self.released(attempt, &mut out);
+            }
+            // Outside the session, or of our own making.
+            Up::Snapshot { .. } | Up::Ask { .. } => {}
+        }
+        let names: Vec<Arc<str>> = self.peers.keys().cloned().collect();
+        names.iter().for_each(|name| self.flush(name, now, &mut out));
+        out
+    }
+
+    /// One message a gateway, whatever the step brought for others.
+    fn step(&mut self, step: StepId, deltas: Vec<Delta>) {
+        let mut by_owner: BTreeMap<Arc<str>, Vec<Delta>> = BTreeMap::new();
+        for delta in deltas {
+            let Some(held) = self.held.get(&delta.attempt) else { continue };
+            if self.peers.get(&held.owner.0).is_some_and(|p| p.life == held.owner.1) {
+                by_owner.entry(held.owner.0.clone()).or_default().push(delta);
+            }
+        }
+        for (name, deltas) in by_owner {
+            self.push(&name, Up::Step { step, deltas });
+        }
+    }
+}

@@ -1,0 +1,192 @@
+//! From worker to gateway: accepted, steps, ends, releases, and what concerns the worker as a whole.
+//!
+//! Invariant: `Released` has its receipt and `Ended` its outcome and counts, or they are errors: a proof is never filled in (C-20, C-29).
+// contract: C-20, C-23
+
+use lifecycle::message::{Delta, Receipt, TokenLogprob, Up, Usage};
+use lifecycle::{Cause, Outcome, OutcomeKind, StepId};
+
+use crate::limits::ATTEMPTS_MAX;
+use crate::words::word;
+use crate::worker_v1::{self as wire, up_frame::Message};
+use crate::{Error, field, ids};
+
+impl TryFrom<&Up> for Message {
+    type Error = Error;
+
+    fn try_from(up: &Up) -> Result<Message, Error> {
+        Ok(match up {
+            Up::Accepted { attempt, prompt_tokens } => {
+                Message::Accepted(wire::Accepted { attempt: Some(attempt.into()), prompt_tokens: *prompt_tokens })
+            }
+            Up::Step { step, deltas } => Message::Step(wire::Step { step: step.0, deltas: deltas.iter().map(wire::Delta::from).collect() }),
+            Up::CancelAcknowledged { attempt, won } => Message::CancelAcknowledged(wire::CancelAcknowledged {
+                attempt: Some(attempt.into()),
+                won: won.map(|cause| wire::Cause::from(cause).into()),
+            }),
+            Up::Ended { attempt, outcome, usage } => {
+                Message::Ended(wire::Ended { attempt: Some(attempt.into()), outcome: Some(outcome.into()), usage: Some((*usage).into()) })
+            }
+            Up::Released { attempt, receipt } => {
+                Message::Released(wire::Released { attempt: Some(attempt.into()), receipt: Some((*receipt).into()) })
+            }
+            Up::DeviceLost { why } => Message::DeviceLost(wire::DeviceLost { why: why.clone() }),
+            Up::Ask { attempts } => Message::Ask(wire::Ask { attempts: ids::write(attempts, ATTEMPTS_MAX, "Ask.attempts")? }),
+            Up::Draining => Message::Draining(wire::Draining {}),
+            Up::Snapshot { .. } => return Err(Error::NotInSession { message: "Snapshot" }),
+        })
+    }
+}
+
+impl TryFrom<Message> for Up {
+    type Error = Error;
+
+    fn try_from(message: Message) -> Result<Up, Error> {
+        Ok(match message {
+            Message::Accepted(accepted) => {
+                Up::Accepted { attempt: ids::attempt(accepted.attempt, "Accepted.attempt")?, prompt_tokens: accepted.prompt_tokens }
+            }
+            Message::Step(step) => {
+                Up::Step { step: StepId(step.step), deltas: step.deltas.into_iter().map(Delta::try_from).collect::<Result<_, Error>>()? }
+            }
+            Message::CancelAcknowledged(acknowledged) => Up::CancelAcknowledged {
+                attempt: ids::attempt(acknowledged.attempt, "CancelAcknowledged.attempt")?,
+                won: acknowledged.won.map(|won| word::<wire::Cause, Cause>(won, "CancelAcknowledged.won")).transpose()?,
+            },
+            Message::Ended(ended) => Up::Ended {
+                attempt: ids::attempt(ended.attempt, "Ended.attempt")?,
+                outcome: field::need(ended.outcome, "Ended.outcome")?.try_into()?,
+                usage: field::need(ended.usage, "Ended.usage")?.into(),
+            },
+            Message::Released(released) => Up::Released {
+                attempt: ids::attempt(released.attempt, "Released.attempt")?,
+                receipt: field::need(released.receipt, "Released.receipt")?.into(),
+            },
+            Message::DeviceLost(lost) => Up::DeviceLost { why: lost.why },
+            Message::Ask(ask) => Up::Ask { attempts: ids::read(ask.attempts, ATTEMPTS_MAX, "Ask.attempts")? },
+            Message::Draining(wire::Draining {}) => Up::Draining,
+        })
+    }
+}
+
+impl From<&Delta> for wire::Delta {
+    fn from(delta: &Delta) -> wire::Delta {
+        wire::Delta {
+            attempt: Some((&delta.attempt).into()),
+            sequence: delta.sequence,
+            text: delta.text.clone(),
+            tokens: delta.tokens.clone(),
+            logprobs: delta.logprobs.iter().map(wire::Logprob::from).collect(),
+            finish: delta.finish.map(|cause| wire::Cause::from(cause).into()),
+        }
+    }
+}
+
+impl TryFrom<wire::Delta> for Delta {
+    type Error = Error;
+
+    fn try_from(delta: wire::Delta) -> Result<Delta, Error> {
+        let finish = delta.finish.map(|finish| word::<wire::Cause, Cause>(finish, "Delta.finish")).transpose()?;
+        if finish.is_some_and(|cause| cause.outcome() != OutcomeKind::Completed) {
+            return Err(Error::Range { field: "Delta.finish", allowed: "stop or length" });
+        }
+        Ok(Delta {
+            attempt: ids::attempt(delta.attempt, "Delta.attempt")?,
+            sequence: delta.sequence,
+            text: delta.text,
+            tokens: delta.tokens,
+            logprobs: delta.logprobs.into_iter().map(TokenLogprob::try_from).collect::<Result<_, Error>>()?,
+            finish,
+        })
+    }
+}
+
+impl From<&TokenLogprob> for wire::Logprob {
+    fn from(entry: &TokenLogprob) -> wire::Logprob {
+        let alternative = |(token, bytes, logprob): &(u32, Vec<u8>, f32)| wire::Alternative {
+            token: *token,
+            bytes: bytes.clone(),
+            logprob: Some(*logprob),
+        };
+        wire::Logprob {
+            token: entry.token,
+            bytes: entry.bytes.clone(),
+            logprob: Some(entry.logprob),
+            top: entry.top.iter().map(alternative).collect(),
+        }
+    }
+}
+
+impl TryFrom<wire::Logprob> for TokenLogprob {
+    type Error = Error;
+
+    fn try_from(entry: wire::Logprob) -> Result<TokenLogprob, Error> {
+        let alternative = |a: wire::Alternative| Ok((a.token, a.bytes, field::need(a.logprob, "Alternative.logprob")?));
+        Ok(TokenLogprob {
+            token: entry.token,
+            bytes: entry.bytes,
+            logprob: field::need(entry.logprob, "Logprob.logprob")?,
+            top: entry.top.into_iter().map(alternative).collect::<Result<_, Error>>()?,
+        })
+    }
+}
+
+impl From<&Outcome> for wire::Outcome {
+    fn from(outcome: &Outcome) -> wire::Outcome {
+        wire::Outcome {
+            cause: wire::Cause::from(outcome.cause).into(),
+            kind: wire::OutcomeKind::from(outcome.kind()).into(),
+            reason: outcome.reason.clone(),
+        }
+    }
+}
+
+impl TryFrom<wire::Outcome> for Outcome {
+    type Error = Error;
+
+    /// The kind follows from the cause; a peer that sees it otherwise has another table, and nothing it says of ends can be relied on.
+    fn try_from(outcome: wire::Outcome) -> Result<Outcome, Error> {
+        let cause = word::<wire::Cause, Cause>(outcome.cause, "Outcome.cause")?;
+        let kind = word::<wire::OutcomeKind, OutcomeKind>(outcome.kind, "Outcome.kind")?;
+        if kind != cause.outcome() {
+            return Err(Error::OutcomeKind { cause, kind });
+        }
+        Ok(Outcome { cause, reason: outcome.reason })
+    }
+}
+
+impl From<Usage> for wire::Usage {
+    fn from(usage: Usage) -> wire::Usage {
+        wire::Usage { prompt: usage.prompt, cached_prompt: usage.cached_prompt, generated: usage.generated }
+    }
+}
+
+impl From<wire::Usage> for Usage {
+    fn from(usage: wire::Usage) -> Usage {
+        Usage { prompt: usage.prompt, cached_prompt: usage.cached_prompt, generated: usage.generated }
+    }
+}
+
+impl From<Receipt> for wire::Receipt {
+    fn from(receipt: Receipt) -> wire::Receipt {
+        wire::Receipt {
+            blocks_held: receipt.blocks_held,
+            blocks_peak: receipt.blocks_peak,
+            blocks_shared: receipt.blocks_shared,
+            steps: receipt.steps,
+            fence: receipt.fence.0,
+        }
+    }
+}
+
+impl From<wire::Receipt> for Receipt {
+    fn from(receipt: wire::Receipt) -> Receipt {
+        Receipt {
+            blocks_held: receipt.blocks_held,
+            blocks_peak: receipt.blocks_peak,
+            blocks_shared: receipt.blocks_shared,
+            steps: receipt.steps,
+            fence: StepId(receipt.fence),
+        }
+    }
+}

@@ -48,7 +48,13 @@ impl<R: Rules> World<R> {
                 self.input(Input::Tick);
             }
             Action::Deliver(_) | Action::Double(_) | Action::Lose(_) | Action::Heartbeat(_) | Action::Resend(_) => self.network(action),
-            Action::Cut | Action::Attach | Action::SessionAgain | Action::LeaseOver | Action::Conclude | Action::Restart | Action::Learn => self.session(action),
+            Action::Cut
+            | Action::Attach
+            | Action::SessionAgain
+            | Action::LeaseOver
+            | Action::Conclude
+            | Action::Restart
+            | Action::Learn => self.session(action),
             _ => self.at_worker(action),
         }
         self.check();

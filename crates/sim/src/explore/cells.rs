@@ -28,18 +28,8 @@ pub const ATTEMPT_STATES: [&str; 14] = [
 /// Its events.
 pub const ATTEMPT_EVENTS: [&str; 9] = ["submit", "tokenised", "scheduled", "first_token", "preempt", "suspend", "attach", "end", "drained"];
 /// States of a call; `waiting again` is accepted after a lost attempt.
-pub const CALL_STATES: [&str; 10] = [
-    "accepted",
-    "waiting again",
-    "dispatched",
-    "live",
-    "stopping",
-    "ended",
-    "released",
-    "void",
-    "settled(proven)",
-    "settled(void)",
-];
+pub const CALL_STATES: [&str; 10] =
+    ["accepted", "waiting again", "dispatched", "live", "stopping", "ended", "released", "void", "settled(proven)", "settled(void)"];
 /// Its events; `other_attempt` is any word about another attempt than the current one.
 pub const CALL_EVENTS: [&str; 10] = [
     "dispatch",

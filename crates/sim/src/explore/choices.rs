@@ -105,7 +105,7 @@ impl<R: Rules> World<R> {
         }
         if self.gate.life != self.worker.life {
             all.push(Action::Learn);
-        } else if b.restarts > 0 && self.gate.runs.iter().any(|r| r.dispatch().call().is_at_worker()) {
+        } else if b.restarts > 0 && self.gate.runs.iter().any(|r| r.number > 0 && !r.dispatch().call().is_settled()) {
             all.push(Action::Restart);
         }
     }

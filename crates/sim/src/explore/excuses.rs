@@ -44,9 +44,7 @@ pub const EXCUSES: &[Excuse] = &[
     ),
     attempt(&["released"], &[], "the engine forgets an attempt in the moment of its release"),
     attempt(
-        &[
-            "tokenising", "queued", "prefilling", "decoding", "preempted", "stopping", TOKENISING, QUEUED, PREFILLING, DECODING, PREEMPTED,
-        ],
+        &["tokenising", "queued", "prefilling", "decoding", "preempted", "stopping", TOKENISING, QUEUED, PREFILLING, DECODING, PREEMPTED],
         &["submit"],
         "a submit that comes again is known by its id or its number before the machine is asked",
     ),

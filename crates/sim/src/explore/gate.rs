@@ -9,7 +9,9 @@ use std::time::Duration;
 use kv::Digest;
 use lifecycle::message::{ModelInfo, Prompt};
 use lifecycle::params::Params;
-use lifecycle::{AttemptId, Cause, Deadline, Dispatch, DispatchConfig, DispatchEffect, Incarnation, Place, Rules, Time, Word, WorkerIndex, Work};
+use lifecycle::{
+    AttemptId, Cause, Deadline, Dispatch, DispatchConfig, DispatchEffect, Incarnation, Place, Rules, Time, Word, Work, WorkerIndex,
+};
 
 use super::setup::Setup;
 
@@ -68,18 +70,7 @@ impl<R: Rules> Run<R> {
         let work = Work { prompt: Prompt::Tokens(Vec::new()), params };
         let dispatch = Arc::new(Dispatch::new(id.key.clone(), work, deadlines, config, Time::ZERO));
         let told = vec![Vec::new(); n as usize];
-        let mut run = Run {
-            dispatch,
-            print: 0,
-            told,
-            end: None,
-            outcomes: 0,
-            settled: 0,
-            left: 0,
-            number: 0,
-            life: 0,
-            voided: false,
-        };
+        let mut run = Run { dispatch, print: 0, told, end: None, outcomes: 0, settled: 0, left: 0, number: 0, life: 0, voided: false };
         run.reprint();
         run
     }

@@ -173,7 +173,11 @@ impl Net {
 
     /// The sender's patience is over, or a new connection is made: all that is unacknowledged goes out again.
     pub fn resend(&mut self, down: bool) {
-        if down { self.gateway.rewind() } else { self.worker.rewind() }
+        if down {
+            self.gateway.rewind()
+        } else {
+            self.worker.rewind()
+        }
         self.flush();
     }
 
@@ -206,7 +210,8 @@ impl Net {
     /// Whether a frame overtakes another of its lane and tenure.
     pub fn overtakes(&self, frame: &Frame) -> bool {
         let way = if frame.is_down() { &self.down } else { &self.up };
-        let before = |f: &Frame| f.is_down() == frame.is_down() && f.tenure == frame.tenure && f.number > way.received && f.number < frame.number;
+        let before =
+            |f: &Frame| f.is_down() == frame.is_down() && f.tenure == frame.tenure && f.number > way.received && f.number < frame.number;
         frame.number > way.received && self.frames.iter().any(before)
     }
 

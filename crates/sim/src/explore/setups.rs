@@ -70,10 +70,7 @@ fn blocks() -> Vec<Setup> {
             ..Setup::new(
                 "stops",
                 "stop tokens, stop strings and lengths race with callers that leave",
-                vec![
-                    a.clone().answers(1, 3).stops(Stop::Text).leaves(&[CLOSED, BY_NAME]),
-                    b.clone().stops(Stop::Token).leaves(&[CLOSED]),
-                ],
+                vec![a.clone().answers(1, 3).stops(Stop::Text).leaves(&[CLOSED, BY_NAME]), b.clone().stops(Stop::Token).leaves(&[CLOSED])],
             )
         },
         Setup {
@@ -151,7 +148,11 @@ fn sessions() -> Vec<Setup> {
             fine_steps: false,
             slow_reader: true,
             budget: Budget { losses: 1, doubles: 1, overtakings: 1, strays: 1, submits_again: 1, ..budget },
-            ..Setup::new("lanes", "one run; frames are lost, doubled and reordered, its submit and a cancel come beside the lanes", vec![one()])
+            ..Setup::new(
+                "lanes",
+                "one run; frames are lost, doubled and reordered, its submit and a cancel come beside the lanes",
+                vec![one()],
+            )
         },
         Setup {
             near: false,
@@ -173,12 +174,17 @@ fn sessions() -> Vec<Setup> {
             slow_reader: true,
             slow_tokeniser: true,
             budget: Budget { restarts: 1, doubles: 1, strays: 1, ..budget },
-            ..Setup::new("restart", "the worker dies at any time; the run is void or dispatched again", vec![one().leaves(&[CLOSED, BY_NAME])])
+            ..Setup::new(
+                "restart",
+                "the worker dies at any time; the run is void or dispatched again",
+                vec![one().leaves(&[CLOSED, BY_NAME])],
+            )
         },
         Setup {
             near: false,
             fine_steps: false,
             redispatch: 1,
+            slow_reader: true,
             budget: Budget { cuts: 1, leases: 1, restarts: 1, ..budget },
             ..Setup::new("lease", "the session is cut; the lease ends, for the worker or for both", vec![one().answers(1, 2)])
         },
@@ -220,7 +226,11 @@ pub fn large() -> Vec<Setup> {
             near: false,
             fine_steps: false,
             budget: Budget { losses: 1, overtakings: 1, strays: 1, ..budget },
-            ..Setup::new("large-lanes", "two runs over lanes; a frame is lost, one overtaken, a cancel comes from another gateway", vec![one(), two()])
+            ..Setup::new(
+                "large-lanes",
+                "two runs over lanes; a frame is lost, one overtaken, a cancel comes from another gateway",
+                vec![one(), two()],
+            )
         },
         Setup {
             near: false,

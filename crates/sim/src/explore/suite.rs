@@ -53,7 +53,13 @@ impl Suite {
 }
 
 /// Explores these setups, each up to so many states. `clock` says how long it has taken; `told` hears of each report as it comes.
-pub fn suite(setups: &[Setup], bound: usize, threads: usize, clock: &(dyn Fn() -> Duration + Sync), told: &(dyn Fn(&Report) + Sync)) -> Suite {
+pub fn suite(
+    setups: &[Setup],
+    bound: usize,
+    threads: usize,
+    clock: &(dyn Fn() -> Duration + Sync),
+    told: &(dyn Fn(&Report) + Sync),
+) -> Suite {
     let waiting = Mutex::new((0..setups.len()).collect::<Vec<usize>>());
     let done: Mutex<Vec<(usize, Report)>> = Mutex::new(Vec::new());
     std::thread::scope(|scope| {

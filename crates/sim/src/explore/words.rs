@@ -91,9 +91,7 @@ impl Up {
             Up::Accepted(of) => RealUp::Accepted { attempt: of.id(names), prompt_tokens: 1 },
             Up::Step(pieces) => RealUp::Step { step: StepId(1), deltas: pieces.iter().map(|p| p.delta(names)).collect() },
             Up::Acknowledged(of, won) => RealUp::CancelAcknowledged { attempt: of.id(names), won: *won },
-            Up::Ended(of, cause) => {
-                RealUp::Ended { attempt: of.id(names), outcome: Outcome::of(*cause), usage: Usage::default() }
-            }
+            Up::Ended(of, cause) => RealUp::Ended { attempt: of.id(names), outcome: Outcome::of(*cause), usage: Usage::default() },
             Up::Released(of) => RealUp::Released { attempt: of.id(names), receipt: Receipt::default() },
         }
     }

@@ -64,7 +64,9 @@ impl<R: Rules> World<R> {
         for (row, of) in plan.rows.iter().zip(&whose) {
             let (from, to, step) = (row.position, row.position + row.count(), plan.id);
             let blocks: Vec<String> = row.table.iter().map(|b| b.0.to_string()).collect();
-            self.note(|s| format!("step {step} is planned: {} computes positions {from} to {} in block {}", s.word(*of), to - 1, blocks.join(", ")));
+            self.note(|s| {
+                format!("step {step} is planned: {} computes positions {from} to {} in block {}", s.word(*of), to - 1, blocks.join(", "))
+            });
             if self.fate(*of).followed && from == 0 {
                 self.marks.add(Mark::Takeover);
             }

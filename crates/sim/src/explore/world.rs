@@ -114,6 +114,8 @@ impl<R: Rules> Worker<R> {
             default_max_tokens: 2,
             tombstones: setup.tombstones,
             in_flight: setup.in_flight,
+            // Time does not pass by steps here, so nothing is known of how fast a device is.
+            deadline_check_percent: 0,
         };
         let limits = DeviceLimits {
             blocks_total: setup.blocks,

@@ -17,6 +17,7 @@ mod gate;
 mod marks;
 mod net;
 mod search;
+mod session;
 mod setup;
 mod setups;
 mod suite;

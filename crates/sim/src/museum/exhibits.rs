@@ -1,5 +1,5 @@
 //! What is on show.
-// field: F-21 F-22 F-28 F-38 F-39 F-40 F-43 F-61 F-68
+// field: F-21 F-22 F-28 F-39 F-40 F-43 F-61 F-68
 
 use super::{Exhibit, bugs, catch};
 

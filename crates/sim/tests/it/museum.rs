@@ -1,6 +1,6 @@
 //! Each bug is caught breaking its clause, in the number of steps that is the fewest.
 // contract: C-1 C-6 C-9 C-11 C-16 C-18 C-19 C-20 C-31
-// field: F-21 F-22 F-28 F-38 F-39 F-40 F-43 F-61 F-68
+// field: F-21 F-22 F-28 F-39 F-40 F-43 F-61 F-68
 
 use std::time::Duration;
 

@@ -2,7 +2,7 @@
 //!
 //! Invariant: exit code 0 says that no clause was broken and that every seed was worth its time.
 
-use clap::Args;
+use clap::{Args, Subcommand};
 use sim::simulate::sound::{fail_of, play, run_seeds};
 use sim::simulate::{Batch, Failure as Broken, Options};
 
@@ -14,7 +14,11 @@ const TOLD: usize = 60;
 
 /// `kvit sim`
 #[derive(Debug, Args)]
+#[command(args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
 pub struct SimArgs {
+    /// Or explore.
+    #[command(subcommand)]
+    pub command: Option<SimCommand>,
     /// Replay this seed, event by event as it was.
     #[arg(long, value_name = "SEED", conflicts_with_all = ["seeds", "from", "jobs"])]
     pub seed: Option<u64>,
@@ -32,11 +36,21 @@ pub struct SimArgs {
     pub jobs: u16,
 }
 
+/// `kvit sim ...`
+#[derive(Debug, Subcommand)]
+pub enum SimCommand {
+    /// Go through every state that two runs, one worker and a bad network can reach, and check the contract in each.
+    Explore(super::explore::ExploreArgs),
+}
+
 /// Plays what was asked for.
 ///
 /// # Errors
 /// A clause was broken, or a seed had too few events or faults.
 pub fn run(args: &SimArgs) -> Result<(), Failure> {
+    if let Some(SimCommand::Explore(args)) = &args.command {
+        return super::explore::run(args);
+    }
     match args.seed {
         Some(seed) => one(seed, args.trace),
         None => many(Batch { from: args.from, seeds: args.seeds.unwrap_or(1), jobs: args.jobs.into(), options: Options::default() }),

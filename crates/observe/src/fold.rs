@@ -6,6 +6,7 @@
 // contract: C-20 C-24
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use lifecycle::event::{Event, Record};
 use lifecycle::{Cause, Delivery, Guarantee, Milestone, Milestones, Outcome, OutcomeKind, Phase, RunKey, StepId, Time, WasteMeter};
@@ -17,6 +18,17 @@ mod ahead;
 mod worker;
 
 use ahead::Ahead;
+
+/// What an attempt's records say of it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct AttemptKnown {
+    /// That a worker has it.
+    pub queued: bool,
+    /// That its end is decided.
+    pub ended: bool,
+    /// That its worker holds nothing of it.
+    pub released: bool,
+}
 
 /// How far an attempt has come.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -38,6 +50,9 @@ pub(crate) struct AttemptFold {
     suspended: bool,
     /// No gateway claims it.
     orphaned: bool,
+    /// Its worker gave it back: another attempt follows.
+    handed_back: bool,
+    queued: bool,
     ended: Option<OutcomeKind>,
     released: bool,
     void: bool,
@@ -82,6 +97,8 @@ pub(crate) struct Run {
     /// Tokens computed after the cancel had arrived at the worker.
     pub(crate) after_receipt: u64,
     last_token: Option<Time>,
+    /// How wrong the times of its workers may be against the others.
+    pub(crate) clock_error: Duration,
 }
 
 impl Run {
@@ -109,6 +126,7 @@ impl Run {
             after_receipt: 0,
             layers_dropped: 0,
             last_token: None,
+            clock_error: Duration::ZERO,
         }
     }
 
@@ -123,7 +141,7 @@ impl Run {
 
     /// Never with a void attempt, whatever became of those after it.
     pub(crate) fn is_released(&self) -> bool {
-        (self.current().is_some_and(|a| a.released) && !self.is_voided()) || self.proven
+        (self.current().is_some_and(|a| a.released && !(a.handed_back && self.outcome.is_none())) && !self.is_voided()) || self.proven
     }
 
     fn is_voided(&self) -> bool {
@@ -137,7 +155,7 @@ impl Run {
             return RunState::Ended;
         }
         let Some(attempt) = self.current() else { return RunState::Queued };
-        if attempt.void && !decided {
+        if (attempt.void || attempt.handed_back) && !decided {
             // It waits for another worker.
             return RunState::Queued;
         }
@@ -193,6 +211,11 @@ impl Run {
         self.attempts.iter().any(|a| a.number == attempt && a.released)
     }
 
+    pub(crate) fn known(&self, number: u32) -> Option<AttemptKnown> {
+        let attempt = self.attempts.iter().find(|a| a.number == number)?;
+        Some(AttemptKnown { queued: attempt.queued, ended: attempt.ended.is_some(), released: attempt.released })
+    }
+
     /// Attempts that no gateway claims and that are not released.
     pub(crate) fn orphans(&self) -> u64 {
         self.attempts.iter().filter(|a| a.orphaned && !a.released && !a.void).count() as u64
@@ -225,6 +248,8 @@ impl Run {
             stopping: false,
             suspended: false,
             orphaned: false,
+            handed_back: false,
+            queued: false,
             ended: None,
             released: false,
             void: false,
@@ -283,6 +308,8 @@ impl Run {
                 self.superseded.push(*cause);
                 totals.superseded(*cause);
             }
+            Event::WorkerClock { error } => self.clock_error = self.clock_error.max(*error),
+            Event::HandedBack => self.handed_back(record.attempt),
             Event::Settled { proven } => {
                 if !self.stamps.mark(Milestone::Settled, at) {
                     return totals.defect(Defect::SettledTwice);
@@ -313,6 +340,19 @@ impl Run {
     fn mark_stopping(&mut self, number: u32) {
         if let Some(attempt) = self.attempt_mut(number) {
             attempt.stopping = true;
+        }
+    }
+
+    /// A worker that stops gave it back: nobody has left, and what that worker's stop looked like is no part of the run's end.
+    fn handed_back(&mut self, number: u32) {
+        if let Some(attempt) = self.attempt_mut(number) {
+            attempt.handed_back = true;
+        }
+        if self.observed.is_none() {
+            self.abandoned = None;
+            self.meter.wanted_again();
+            let of_its_stop = [Milestone::DisconnectObserved, Milestone::CancelReceived, Milestone::CancelApplied];
+            self.stamps = without(&self.stamps, &of_its_stop);
         }
     }
 
@@ -351,9 +391,13 @@ impl Run {
 
 /// The same stamps without those that say that a former attempt was released.
 fn unreleased(stamps: &Milestones) -> Milestones {
+    without(stamps, &[Milestone::FenceCompleted, Milestone::Released])
+}
+
+fn without(stamps: &Milestones, these: &[Milestone]) -> Milestones {
     let mut kept = Milestones::default();
     for (milestone, at) in stamps.iter() {
-        if let (Some(at), false) = (at, matches!(milestone, Milestone::FenceCompleted | Milestone::Released)) {
+        if let (Some(at), false) = (at, these.contains(&milestone)) {
             kept.mark(milestone, at);
         }
     }

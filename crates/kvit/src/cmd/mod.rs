@@ -4,6 +4,7 @@ pub mod bench;
 mod child;
 pub mod demo;
 pub mod estimate;
+pub mod gateway;
 pub mod kv;
 mod loaded;
 pub mod model;

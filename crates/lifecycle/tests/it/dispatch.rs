@@ -375,7 +375,7 @@ fn a_run_that_cannot_be_given_back_ends_as_the_worker_said() {
     let mut left = live(DispatchConfig::default());
     left.want(CLOSED, Time(2));
     let words_of = words(&left.take_in(ONE, 1, ended(Cause::Shutdown), Time(3)));
-    assert_eq!(words_of, ["OutcomeSet/1", "Superseded/1", "tell shutdown"], "nobody wants it");
+    assert_eq!(words_of, ["OutcomeSet/1", "tell shutdown", "Superseded/1"], "nobody wants it");
     // Somebody leaves between the two words: the run is the gateway's again, and only the release is waited for.
     let mut late = live(DispatchConfig::default());
     late.take_in(ONE, 1, ended(Cause::Shutdown), Time(2));

@@ -20,6 +20,7 @@ use crate::config::GatewayConfig;
 use crate::conn::ConnState;
 use crate::feed::Item;
 use crate::joining::{JoinKey, Joining};
+use crate::records::Kept;
 use crate::seats::{SeatId, Seats};
 use crate::{LinkClosed, SendDown};
 
@@ -29,6 +30,8 @@ pub(crate) struct Entry {
     pub(crate) dispatch: Dispatch,
     /// The model that was asked for.
     pub(crate) model: Arc<str>,
+    /// What was recorded of it for a worker elsewhere.
+    pub(crate) kept: Kept,
     /// Its place among those that wait for a worker.
     pub(crate) order: u64,
     /// Who reads the answer.
@@ -80,13 +83,15 @@ impl Table {
 /// The way to one worker.
 pub(crate) struct LinkEnd {
     send: SendDown,
+    /// Its worker has another journal.
+    is_remote: bool,
     /// The link is over; the driver has it yet to apply, or has.
     pub(crate) closed: AtomicBool,
 }
 
 impl LinkEnd {
-    pub(crate) fn new(send: SendDown) -> LinkEnd {
-        LinkEnd { send, closed: AtomicBool::new(false) }
+    pub(crate) fn new(send: SendDown, is_remote: bool) -> LinkEnd {
+        LinkEnd { send, is_remote, closed: AtomicBool::new(false) }
     }
 }
 
@@ -136,6 +141,11 @@ impl Calls {
     pub(crate) fn send(&self, worker: WorkerIndex, message: Down) -> Result<(), LinkClosed> {
         let link = self.links.get(worker.0 as usize).ok_or(LinkClosed)?;
         (link.send)(From { incarnation: self.incarnation, message }).inspect_err(|LinkClosed| self.link_over(worker))
+    }
+
+    /// Whether a worker has another journal than this gateway.
+    pub(crate) fn is_remote(&self, worker: WorkerIndex) -> bool {
+        self.links.get(worker.0 as usize).is_some_and(|link| link.is_remote)
     }
 
     /// The models that are known.
@@ -226,7 +236,9 @@ impl Calls {
             DispatchEffect::Tell(item) => entry.seats.send(&item, self.now()),
             DispatchEffect::Dismiss { outcome, usage } => entry.seats.dismiss(&Item::End { outcome, usage }),
             // Whoever told it of the lost worker looks for another.
-            DispatchEffect::Wait => tracing::info!(run = %entry.key.run, "its worker is lost and nothing was delivered; waits for another"),
+            DispatchEffect::Wait => {
+                tracing::info!(run = %entry.key.run, "its worker is lost or stops, and nothing was delivered; waits for another")
+            }
             DispatchEffect::Settle => entry.seats.close(),
         }
     }

@@ -18,6 +18,7 @@ use crate::calls::{Calls, Entry, Table};
 use crate::conn::ConnState;
 use crate::feed::{FeedEnd, Reader};
 use crate::joining::Joining;
+use crate::records::Kept;
 use crate::seats::{SeatId, Seats};
 
 /// Runs that may ask for one id and still get a name made of it; further ones get a fresh id.
@@ -137,6 +138,7 @@ impl Calls {
             key: key.clone(),
             dispatch: Dispatch::new(key.clone(), work, client.into_iter().chain([own]).collect(), self.config.dispatch(), now),
             model: order.model,
+            kept: Kept::default(),
             order: place,
             seats: Seats::new(order.joining.as_ref().map(|_| self.config.replay_events_max)),
             stalled: Vec::new(),

@@ -19,10 +19,12 @@ mod idle;
 mod joining;
 mod links;
 mod pulse;
+mod records;
 mod seats;
 mod serve;
 mod socket;
 mod vitals;
+mod wire;
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -33,6 +35,7 @@ use observe::Journal;
 use tokio::sync::mpsc;
 
 pub use config::GatewayConfig;
+pub use wire::{Identity, WireConfig, drain, link};
 
 /// The worker's side of the link is closed: it takes no message any more.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
@@ -105,6 +108,22 @@ pub enum GatewayError {
     /// `serve` was called a second time: each worker is heard by one.
     #[error("this gateway serves already")]
     AlreadyServing,
+    /// No worker can be at this address.
+    #[error("`{address}` is no worker's address: {why}")]
+    Address {
+        /// As it was given.
+        address: String,
+        /// What is wrong with it.
+        why: String,
+    },
+    /// A worker did not do what it was told.
+    #[error("the worker at {address}: {why}")]
+    Worker {
+        /// Where it is.
+        address: String,
+        /// What it answered.
+        why: String,
+    },
     /// The listening socket broke.
     #[error("the listening socket failed: {0}")]
     Listener(#[source] std::io::Error),
@@ -137,7 +156,7 @@ impl Gateway {
                 // The first life of it: none is over by that.
                 let _ = workers.here(worker, incarnation, model, name);
             }
-            ends.push(calls::LinkEnd::new(send));
+            ends.push(calls::LinkEnd::new(send, matches!(events, links::Events::Wire(_))));
             heard.push((worker, events));
         }
         let calls = calls::Calls::new(config, journal, incarnation, ends, workers);

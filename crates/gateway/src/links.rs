@@ -124,8 +124,12 @@ impl Calls {
             self.foreign.fetch_add(1, Ordering::Relaxed);
             return tracing::warn!(from = %life, "a message of another incarnation");
         }
+        if self.is_remote(worker) {
+            self.keep_words((worker, life), &message.message);
+        }
         let about_itself = Word::each(message.message, |attempt, word| self.word((worker, life), &attempt, word));
         match about_itself {
+            Some(Up::Records { records }) if self.is_remote(worker) => self.keep_records((worker, life), records),
             Some(Up::DeviceLost { why }) => {
                 tracing::error!(worker = %life, %why, "the worker's device is lost");
                 self.lock().workers.device_lost(worker, why);
@@ -140,6 +144,8 @@ impl Calls {
                     let _ = asker.send(snapshot);
                 }
             }
+            // One journal has them already.
+            Some(Up::Records { .. }) => {}
             Some(Up::Accepted { .. } | Up::Step { .. } | Up::CancelAcknowledged { .. } | Up::Ended { .. } | Up::Released { .. }) | None => {
             }
         }
@@ -150,9 +156,14 @@ impl Calls {
         let found = self.with(&attempt.key, |entry| {
             let is_current = entry.dispatch.call().attempt() == attempt.attempt;
             self.act(entry, |dispatch, now| dispatch.take_in(from, attempt.attempt, word, now));
-            (is_current, std::mem::take(&mut entry.stalled))
+            (is_current, entry.dispatch.is_waiting(), std::mem::take(&mut entry.stalled))
         });
-        let (is_current, stalled) = found.unwrap_or_default();
+        let (is_current, waits, stalled) = found.unwrap_or_default();
+        if waits {
+            // Its worker gave it back.
+            let mut table = self.lock();
+            self.place_waiting(&mut table);
+        }
         stalled.iter().for_each(|conn| self.close_if_idle(conn));
         if !is_current {
             tracing::debug!(run = %attempt.key.run, attempt = attempt.attempt, "a message about an attempt that is not live here");

@@ -1,7 +1,8 @@
 //! The `kvit` binary: command line, configuration and wiring. It decides nothing about a run.
 //!
 //! What is asked for goes to stdout, what is told along the way to stderr. Exit codes: 0 done, 1 failed, 2 wrong usage or configuration,
-//! 3 no such run or file, 4 the server cannot be reached, 130 or 143 `serve` or `worker` was ended by a second SIGINT or SIGTERM.
+//! 3 no such run or file, 4 the server cannot be reached, 130 or 143 `serve`, `worker` or
+//! `gateway` was ended by a second SIGINT or SIGTERM.
 
 mod cli;
 mod client;
@@ -40,6 +41,10 @@ fn run(cli: Cli) -> Result<(), Failure> {
         Command::Worker(flags) => {
             let config = config::load(flags.0, &env, cli.config.as_deref())?;
             cmd::worker::run(&config, cli.cache)
+        }
+        Command::Gateway(flags) => {
+            let config = config::load(flags.0, &env, cli.config.as_deref())?;
+            cmd::gateway::run(&config)
         }
         Command::Model(command) => cmd::model::run(command, cli.cache),
         Command::Demo(args) => cmd::demo::run(&args, cli.cache),

@@ -2,7 +2,8 @@
 //!
 //! Before dispatch the call decides by itself how the run ends; after it the engine does, and the call only wants (C-4). A cancel is
 //! repeated until the worker says `released` or is lost (C-9). A lost attempt may be followed by another one (C-7): then the run waits for a
-//! worker as it did at first, and what is said of the lost attempt changes nothing. The whole table is in `snapshots/call.txt`.
+//! worker as it did at first, and what is said of the lost attempt changes nothing. So may one that a stopping worker gave back, once that
+//! worker has said `released`. The whole table is in `snapshots/call.txt`.
 //!
 //! Invariant: the outcome is set once and never changes; the run settles once, when it is released or void and its delivery is over; it is
 //! proven only if no attempt of it is void.
@@ -87,7 +88,8 @@ impl Call {
 
     /// Whether a worker has it, or had it and has not said `released`.
     pub const fn is_at_worker(&self) -> bool {
-        matches!(self.state, CallState::Dispatched | CallState::Live | CallState::Stopping { .. } | CallState::Ended { .. })
+        use CallState as S;
+        matches!(self.state, S::Dispatched | S::Live | S::HandedBack | S::Stopping { .. } | S::Ended { .. })
     }
 
     /// Whether an attempt of it is void, so that its release is proven no more.
@@ -109,7 +111,7 @@ impl Call {
     /// The API's word for its state; `live` is the worker's word ([`crate::AttemptState::name`]), which counts while the run is live.
     pub const fn name(&self, live: &'static str) -> &'static str {
         match self.state {
-            CallState::Accepted | CallState::Dispatched => "queued",
+            CallState::Accepted | CallState::Dispatched | CallState::HandedBack => "queued",
             CallState::Live => live,
             // The outcome of an ended run is told by its own field; until the blocks are back its state is "stopping".
             CallState::Stopping { .. } | CallState::Ended { .. } => "stopping",
@@ -126,6 +128,7 @@ impl Call {
             E::Dispatch { after } => self.dispatch(after),
             E::Want(cause) => self.want(cause, &mut effects),
             E::WorkerEnded { attempt, .. }
+            | E::WorkerHandedBack { attempt, .. }
             | E::WorkerReleased { attempt }
             | E::WorkerAccepted { attempt }
             | E::WorkerLost { attempt, .. }
@@ -139,7 +142,8 @@ impl Call {
             }
             E::WorkerAccepted { .. } => self.worker_accepted(event),
             E::WorkerEnded { cause, .. } => self.worker_ended(cause, event, &mut effects),
-            E::WorkerReleased { .. } => self.worker_released(event),
+            E::WorkerHandedBack { cause, .. } => self.worker_handed_back(cause, event, &mut effects),
+            E::WorkerReleased { .. } => self.worker_released(event, &mut effects),
             E::WorkerLost { again, .. } => self.worker_lost(again, &mut effects),
             E::Delivered(delivery) => self.delivered(delivery),
             E::Retry if self.needs_retry() => self.send_cancel(&mut effects),
@@ -186,6 +190,12 @@ impl Call {
                 self.state = CallState::Stopping { cause };
                 self.send_cancel(effects)
             }
+            // The worker's part is decided: the run is this call's again, and only the release is waited for.
+            CallState::HandedBack => {
+                self.set_outcome(cause, effects);
+                self.state = CallState::Ended { cause };
+                Applied::Moved
+            }
             // The engine has not decided: what lost is written when it has.
             CallState::Stopping { cause: won } => Applied::Superseded { won },
             CallState::Ended { cause: won }
@@ -210,9 +220,9 @@ impl Call {
 
     fn worker_ended(&mut self, cause: Cause, event: CallEvent, effects: &mut Vec<CallEffect>) -> Applied {
         match self.state {
-            // The last words of a lost worker about a run that waits for another.
-            CallState::Accepted if self.voided => Applied::NoOp,
-            CallState::Accepted => self.defect(event),
+            // The last words of a lost worker, or the same words again, about a run that waits for another.
+            CallState::Accepted | CallState::HandedBack if self.attempt() > 0 => Applied::NoOp,
+            CallState::Accepted | CallState::HandedBack => self.defect(event),
             CallState::Dispatched | CallState::Live | CallState::Stopping { .. } => {
                 self.set_outcome(cause, effects);
                 self.state = CallState::Ended { cause };
@@ -227,13 +237,37 @@ impl Call {
         }
     }
 
-    fn worker_released(&mut self, event: CallEvent) -> Applied {
+    // contract: C-5, C-7
+    fn worker_handed_back(&mut self, cause: Cause, event: CallEvent, effects: &mut Vec<CallEffect>) -> Applied {
         match self.state {
+            CallState::Dispatched | CallState::Live if self.delivery.is_none() => {
+                effects.push(CallEffect::HandedBack);
+                self.state = CallState::HandedBack;
+                Applied::Moved
+            }
+            _ => self.worker_ended(cause, event, effects),
+        }
+    }
+
+    fn worker_released(&mut self, event: CallEvent, effects: &mut Vec<CallEffect>) -> Applied {
+        match self.state {
+            // Waits for another worker, and nothing is left of this attempt: what is proven stays so.
+            CallState::HandedBack if self.delivery.is_none() => {
+                self.state = CallState::Accepted;
+                Applied::Moved
+            }
+            // Its caller has an answer that is over: nobody waits for another worker.
+            CallState::HandedBack => {
+                self.set_outcome(Cause::Shutdown, effects);
+                let cause = Cause::Shutdown;
+                self.state = if self.voided { CallState::Void { cause } } else { CallState::Released { cause } };
+                Applied::Moved
+            }
             CallState::Ended { cause } => {
                 self.state = CallState::Released { cause };
                 Applied::Moved
             }
-            CallState::Accepted if self.voided => Applied::NoOp,
+            CallState::Accepted if self.attempt() > 0 => Applied::NoOp,
             // In a session the end comes before the release, so a release without an end is a fault.
             CallState::Accepted | CallState::Dispatched | CallState::Live | CallState::Stopping { .. } => self.defect(event),
             _ if self.attempt() == 0 => self.defect(event),
@@ -245,7 +279,7 @@ impl Call {
     fn worker_lost(&mut self, again: bool, effects: &mut Vec<CallEffect>) -> Applied {
         let cause = match self.state {
             // contract: C-7. In these states nobody wants it to end, and what was delivered is the caller's to say.
-            CallState::Dispatched | CallState::Live if again && self.delivery.is_none() => {
+            CallState::Dispatched | CallState::Live | CallState::HandedBack if again && self.delivery.is_none() => {
                 effects.push(CallEffect::Void);
                 self.voided = true;
                 self.state = CallState::Accepted;
@@ -256,6 +290,11 @@ impl Call {
                 let cause = self.wanted().unwrap_or(Cause::WorkerLost);
                 self.set_outcome(cause, effects);
                 cause
+            }
+            // As that worker said.
+            CallState::HandedBack => {
+                self.set_outcome(Cause::Shutdown, effects);
+                Cause::Shutdown
             }
             CallState::Ended { cause } => cause,
             // No worker holds anything of it.

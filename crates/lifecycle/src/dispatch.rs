@@ -10,6 +10,7 @@
 // contract: C-3 C-7 C-8 C-9 C-22
 
 mod fingerprint;
+mod seen;
 mod words;
 
 use std::marker::PhantomData;
@@ -20,7 +21,7 @@ pub use words::{DispatchConfig, DispatchEffect, Place, Said, Word, Work};
 use crate::event::Event;
 use crate::message::{Down, Submit, Usage};
 use crate::rules::{Rules, Sound};
-use crate::workers::{Load, WorkerIndex};
+use crate::workers::WorkerIndex;
 use crate::{
     Applied, AttemptId, Call, CallEffect, CallEvent, CallState, Cause, Deadline, Delivery, Incarnation, Outcome, OutcomeKind, RunKey, Time,
 };
@@ -39,6 +40,8 @@ pub struct Dispatch<R: Rules = Sound> {
     asked: (u32, Option<u32>),
     /// Where the current attempt is, or was until it was released.
     place: Option<Place>,
+    /// Since when.
+    placed: Time,
     /// Deadlines of the whole run.
     deadlines: Vec<Deadline>,
     /// When waiting for a step is over, wherever it waits.
@@ -71,6 +74,7 @@ impl<R: Rules> Dispatch<R> {
             asked: (work.params.n, work.params.max_tokens),
             work: Some(work),
             place: None,
+            placed: now,
             deadlines,
             queue: Deadline::from_left(now, config.queue_deadline, Cause::QueueDeadline),
             repeat: (now, config.cancel_repeat),
@@ -103,26 +107,12 @@ impl<R: Rules> Dispatch<R> {
 
     /// Whether it waits, here or at a worker that has not answered yet.
     pub fn is_queued(&self) -> bool {
-        matches!(self.call.state(), CallState::Accepted | CallState::Dispatched)
+        matches!(self.call.state(), CallState::Accepted | CallState::Dispatched | CallState::HandedBack)
     }
 
     /// Whether nobody needs to wait for its release any more: it is there, or nobody can say it.
     pub fn is_released_or_void(&self) -> bool {
         matches!(self.call.state(), CallState::Released { .. } | CallState::Void { .. } | CallState::Settled { .. })
-    }
-
-    /// Whether it wants this attempt to stay on this life of this worker (C-23).
-    pub fn claims(&self, worker: WorkerIndex, life: Incarnation, attempt: u32) -> bool {
-        self.is_at(worker, life) && self.call.attempt() == attempt && self.call.is_at_worker()
-    }
-
-    /// The worker that has it, and what it has to do there at most.
-    pub fn load(&self) -> Option<(WorkerIndex, Load)> {
-        let place = self.place.as_ref().filter(|_| self.call.is_at_worker())?;
-        let (n, cap) = self.asked;
-        let each = cap.unwrap_or(place.model.default_max_tokens).min(place.model.context);
-        let left = if self.call.outcome().is_some() { 0 } else { u64::from(n) * u64::from(each) };
-        Some((place.worker, Load { tokens: left.saturating_sub(u64::from(self.usage.generated)), runs: 1 }))
     }
 
     fn is_at(&self, worker: WorkerIndex, life: Incarnation) -> bool {
@@ -153,7 +143,7 @@ impl<R: Rules> Dispatch<R> {
         let submit = Submit { attempt, worker: place.incarnation, number: place.number, prompt, params, deadlines };
         effects.push(DispatchEffect::Send { worker: place.worker, message: Down::Submit(Box::new(submit)) });
         self.repeat = (now, self.config.cancel_repeat);
-        self.place = Some(place);
+        (self.place, self.placed) = (Some(place), now);
         effects
     }
 
@@ -183,7 +173,7 @@ impl<R: Rules> Dispatch<R> {
     // contract: C-3
     pub fn take_in(&mut self, (worker, life): (WorkerIndex, Incarnation), attempt: u32, word: Word, now: Time) -> Effects {
         let mut effects = Vec::new();
-        if !self.is_at(worker, life) || self.call.attempt() != attempt {
+        if !self.hears(worker, life, attempt) {
             return effects;
         }
         match word {
@@ -214,11 +204,33 @@ impl<R: Rules> Dispatch<R> {
                 self.usage = usage;
                 let cause = outcome.cause;
                 self.ended = Some(outcome);
-                self.apply(CallEvent::WorkerEnded { attempt, cause }, now, &mut effects);
+                // A worker that stops on its own account. If the run was wanted to end, that is what it says.
+                let gives_back = cause == Cause::Shutdown && self.call.wanted().is_none() && self.may_begin_anew();
+                let event =
+                    if gives_back { CallEvent::WorkerHandedBack { attempt, cause } } else { CallEvent::WorkerEnded { attempt, cause } };
+                self.apply(event, now, &mut effects);
             }
-            Word::Released => self.apply(CallEvent::WorkerReleased { attempt }, now, &mut effects),
+            Word::Released => {
+                self.apply(CallEvent::WorkerReleased { attempt }, now, &mut effects);
+                self.wait_if_it_does(now, &mut effects);
+            }
         }
         effects
+    }
+
+    /// Whether a further attempt could take the place of this one: nothing was delivered, and the policy allows it.
+    fn may_begin_anew(&self) -> bool {
+        !self.told && self.work.is_some() && self.may_follow(self.call.attempt())
+    }
+
+    /// An attempt is over and the run is not.
+    fn wait_if_it_does(&mut self, now: Time, effects: &mut Effects) {
+        if self.is_waiting() && self.place.take().is_some() {
+            self.usage = Usage::default();
+            self.ended = None;
+            self.queue = Deadline::from_left(now, self.config.queue_deadline, Cause::QueueDeadline);
+            effects.push(DispatchEffect::Wait);
+        }
     }
 
     /// A life of a worker is over for good: it was fenced by a newer one, or by its lease. `may_wait` says that another worker is here or may
@@ -230,14 +242,9 @@ impl<R: Rules> Dispatch<R> {
         if !self.is_at(worker, life) {
             return effects;
         }
-        let again = may_wait && !self.told && self.work.is_some() && self.may_follow(attempt);
+        let again = may_wait && self.may_begin_anew();
         self.apply(CallEvent::WorkerLost { attempt, again }, now, &mut effects);
-        if self.is_waiting() {
-            self.place = None;
-            self.usage = Usage::default();
-            self.queue = Deadline::from_left(now, self.config.queue_deadline, Cause::QueueDeadline);
-            effects.push(DispatchEffect::Wait);
-        }
+        self.wait_if_it_does(now, &mut effects);
         effects
     }
 
@@ -329,6 +336,7 @@ impl<R: Rules> Dispatch<R> {
                     effects.push(DispatchEffect::Tell(Said::End { outcome, usage: self.usage }));
                 }
                 CallEffect::Superseded { cause, won } => self.note(Event::Superseded { cause, won }, effects),
+                CallEffect::HandedBack => self.note(Event::HandedBack, effects),
                 CallEffect::Void => {
                     let worker = self.place.as_ref().map_or(Incarnation(0), |place| place.incarnation);
                     self.note(Event::Void { worker }, effects);

@@ -3,10 +3,11 @@
 //! The cores emit them; shells stamp and forward them; nothing else counts.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use crate::message::Receipt;
 use crate::session::PeerState;
-use crate::{Cause, Delivery, Incarnation, Outcome, Phase, RunKey, StepId, Time};
+use crate::{AttemptId, Cause, Delivery, Incarnation, Outcome, Phase, RunKey, StepId, Time};
 
 /// One line of the journal.
 #[derive(Clone, PartialEq, Debug)]
@@ -19,6 +20,14 @@ pub struct Record {
     pub attempt: u32,
     /// What happened.
     pub event: Event,
+}
+
+impl Record {
+    /// The attempt that it is about, if it is about one.
+    pub fn attempt(&self) -> Option<AttemptId> {
+        let key = self.run.clone().filter(|_| self.attempt > 0)?;
+        Some(AttemptId { key, attempt: self.attempt })
+    }
 }
 
 /// What can happen.
@@ -80,6 +89,13 @@ pub enum Event {
         /// Whether the release was acknowledged; false for a void or a run that never reached a worker's blocks is still true.
         proven: bool,
     },
+    /// A worker in another process was compared: times that it states of this run may be so wrong (C-24).
+    WorkerClock {
+        /// At most.
+        error: Duration,
+    },
+    /// The attempt's worker stops and gave it back before anything of it was delivered: the run waits for another.
+    HandedBack,
     // --- the worker's side ---
     /// The attempt waits to be scheduled.
     Queued {
@@ -215,4 +231,21 @@ pub enum Event {
         /// What, for a person.
         what: &'static str,
     },
+}
+
+impl Event {
+    /// Whether it is a worker's word about an attempt that it has: what crosses to a gateway in another process.
+    pub const fn crosses(&self) -> bool {
+        match self {
+            Event::Queued { .. } | Event::BlocksAllocated { .. } | Event::PrefillStart | Event::Computed { .. } => true,
+            Event::RowsDropped { .. } | Event::FirstToken | Event::Preempted | Event::CancelReceived { .. } => true,
+            Event::CancelApplied { .. } | Event::Suspended | Event::Attached | Event::Orphaned => true,
+            Event::AttemptEnded { .. } | Event::FenceCompleted { .. } | Event::Released { .. } => true,
+            Event::Accepted { .. } | Event::Dispatched { .. } | Event::AbandonmentObserved { .. } | Event::CancelSent { .. } => false,
+            Event::CancelAcknowledged | Event::Delivered { .. } | Event::DeliveryEnded { .. } | Event::OutcomeSet { .. } => false,
+            Event::Superseded { .. } | Event::Settled { .. } | Event::WorkerClock { .. } | Event::HandedBack | Event::Void { .. } => false,
+            Event::Tombstoned { .. } | Event::StepDone { .. } | Event::DeviceFailed { .. } | Event::StaleMessage => false,
+            Event::SessionOpened { .. } | Event::SessionClosed { .. } | Event::Gateway { .. } | Event::Defect { .. } => false,
+        }
+    }
 }

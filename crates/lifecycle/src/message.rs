@@ -1,10 +1,12 @@
 //! The messages between gateway and worker. In one process they pass over channels; between processes a wire format converts to these.
 //!
-//! Order inside one session is the order of sending. `Released` is pushed, never polled. Times never cross: deadlines travel as time left.
+//! Order inside one session is the order of sending. `Released` is pushed, never polled. Deadlines travel as time left; the one thing that
+//! crosses with times of its sender's clock is a record of what happened (`Up::Records`).
 
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::event::Record;
 use crate::params::Params;
 use crate::{AttemptId, Cause, Incarnation, Outcome, StepId};
 
@@ -206,6 +208,12 @@ pub enum Up {
         attempt: AttemptId,
         /// What it used.
         receipt: Receipt,
+    },
+    /// What happened to this gateway's attempts, for the records of their runs, before the words that follow from it. Only between processes,
+    /// and with times of the sender's clock until they are converted: in one process there is one journal.
+    Records {
+        /// Each with its run, in the order of happening.
+        records: Vec<Record>,
     },
     /// The device is lost: all attempts have failed, or are about to, and so will every later one. Once a life of the worker, before
     /// the first of those ends.

@@ -124,8 +124,22 @@ impl WasteMeter {
         self.abandoned
     }
 
+    /// Nobody has left after all: it was the worker that stopped, and another goes on.
+    pub const fn wanted_again(&mut self) {
+        self.abandoned = None;
+    }
+
     /// A step that held rows of the run is over.
     pub fn step(&mut self, work: StepWork) {
+        self.count(work, self.abandoned);
+    }
+
+    /// A step that was over before abandonment was observed, whenever it is told.
+    pub fn step_before(&mut self, work: StepWork) {
+        self.count(work, None);
+    }
+
+    fn count(&mut self, work: StepWork, abandoned: Option<Phase>) {
         let counts = &mut self.counts;
         let overrun = work.overrun.min(work.generated);
         let bump = |count: &mut u64, by: u32| *count = count.saturating_add(u64::from(by));
@@ -133,7 +147,7 @@ impl WasteMeter {
         bump(&mut counts.prompt, work.prompt);
         bump(&mut counts.steps, 1);
         bump(&mut counts.overrun, overrun);
-        if let Some(phase) = self.abandoned {
+        if let Some(phase) = abandoned {
             counts.after.add(phase, u64::from(work.generated - overrun));
             bump(&mut counts.prompt_after, work.prompt);
             counts.steps_after.add(phase, 1);

@@ -6,6 +6,7 @@
 // contract: C-20 C-24
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use lifecycle::event::{Event, Record};
 use lifecycle::{Cause, Delivery, Guarantee, Milestone, Milestones, Outcome, OutcomeKind, Phase, RunKey, StepId, Time, WasteMeter};
@@ -13,10 +14,23 @@ use lifecycle::{Cause, Delivery, Guarantee, Milestone, Milestones, Outcome, Outc
 use crate::metrics::{Defect, Totals};
 use crate::view::{BlocksView, RunState};
 
+mod again;
 mod ahead;
 mod worker;
 
+use again::unreleased;
 use ahead::Ahead;
+
+/// What an attempt's records say of it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct AttemptKnown {
+    /// That a worker has it.
+    pub queued: bool,
+    /// That its end is decided.
+    pub ended: bool,
+    /// That its worker holds nothing of it.
+    pub released: bool,
+}
 
 /// How far an attempt has come.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -38,6 +52,9 @@ pub(crate) struct AttemptFold {
     suspended: bool,
     /// No gateway claims it.
     orphaned: bool,
+    /// Its worker gave it back: another attempt follows.
+    handed_back: bool,
+    queued: bool,
     ended: Option<OutcomeKind>,
     released: bool,
     void: bool,
@@ -82,6 +99,8 @@ pub(crate) struct Run {
     /// Tokens computed after the cancel had arrived at the worker.
     pub(crate) after_receipt: u64,
     last_token: Option<Time>,
+    /// How wrong the times of its workers may be against the others.
+    pub(crate) clock_error: Duration,
 }
 
 impl Run {
@@ -109,6 +128,7 @@ impl Run {
             after_receipt: 0,
             layers_dropped: 0,
             last_token: None,
+            clock_error: Duration::ZERO,
         }
     }
 
@@ -123,7 +143,7 @@ impl Run {
 
     /// Never with a void attempt, whatever became of those after it.
     pub(crate) fn is_released(&self) -> bool {
-        (self.current().is_some_and(|a| a.released) && !self.is_voided()) || self.proven
+        (self.current().is_some_and(|a| a.released && !(a.handed_back && self.outcome.is_none())) && !self.is_voided()) || self.proven
     }
 
     fn is_voided(&self) -> bool {
@@ -137,7 +157,7 @@ impl Run {
             return RunState::Ended;
         }
         let Some(attempt) = self.current() else { return RunState::Queued };
-        if attempt.void && !decided {
+        if (attempt.void || attempt.handed_back) && !decided {
             // It waits for another worker.
             return RunState::Queued;
         }
@@ -194,6 +214,11 @@ impl Run {
         !self.has(Milestone::Accepted) && self.is_over() && self.attempts.iter().any(|a| a.number == attempt && a.released)
     }
 
+    pub(crate) fn known(&self, number: u32) -> Option<AttemptKnown> {
+        let attempt = self.attempts.iter().find(|a| a.number == number)?;
+        Some(AttemptKnown { queued: attempt.queued, ended: attempt.ended.is_some(), released: attempt.released })
+    }
+
     /// Attempts that no gateway claims and that are not released.
     pub(crate) fn orphans(&self) -> u64 {
         self.attempts.iter().filter(|a| a.orphaned && !a.released && !a.void).count() as u64
@@ -226,6 +251,8 @@ impl Run {
             stopping: false,
             suspended: false,
             orphaned: false,
+            handed_back: false,
+            queued: false,
             ended: None,
             released: false,
             void: false,
@@ -284,6 +311,8 @@ impl Run {
                 self.superseded.push(*cause);
                 totals.superseded(*cause);
             }
+            Event::WorkerClock { error } => self.clock_error = self.clock_error.max(*error),
+            Event::HandedBack => self.handed_back(record.attempt),
             Event::Settled { proven } => {
                 if !self.stamps.mark(Milestone::Settled, at) {
                     return totals.defect(Defect::SettledTwice);
@@ -348,15 +377,4 @@ impl Run {
             Phase::BeforeFirstToken
         }
     }
-}
-
-/// The same stamps without those that say that a former attempt was released.
-fn unreleased(stamps: &Milestones) -> Milestones {
-    let mut kept = Milestones::default();
-    for (milestone, at) in stamps.iter() {
-        if let (Some(at), false) = (at, matches!(milestone, Milestone::FenceCompleted | Milestone::Released)) {
-            kept.mark(milestone, at);
-        }
-    }
-    kept
 }

@@ -14,7 +14,7 @@ use lifecycle::{RunKey, Tenant};
 
 use crate::clock::Clock;
 use crate::evicted::{Evicted, Recall};
-use crate::fold::Run;
+use crate::fold::{AttemptKnown, Run};
 use crate::metrics::{Defect, Scrape, Totals};
 use crate::runs::{PAGE_MAX, RunFilter, RunPage};
 use crate::view::{RunState, RunView};
@@ -101,6 +101,11 @@ impl Journal {
     pub fn run(&self, key: &RunKey) -> Option<RunView> {
         let run = self.lock().runs.get(key).cloned();
         run.as_ref().map(RunView::of)
+    }
+
+    /// What the records of an attempt say. `None` if none is known.
+    pub fn attempt(&self, key: &RunKey, number: u32) -> Option<AttemptKnown> {
+        self.lock().runs.get(key)?.known(number)
     }
 
     /// Whether a run is held, was evicted, or never was, as far as that is still known.

@@ -20,6 +20,7 @@ pub mod view;
 
 pub use clock::Clock;
 pub use evicted::Recall;
+pub use fold::AttemptKnown;
 pub use holdings::{Holdings, Process};
 pub use journal::{Journal, Limits};
 pub use metrics::{Scrape, WorkerScrape};

@@ -235,8 +235,9 @@ impl RunView {
 fn boundaries(run: &Run, base: Time) -> [BoundaryView; 2] {
     let at = |milestone| run.stamps.get(milestone);
     let hop = |boundary, stamps: [Option<Time>; 3]| {
-        // One process, one clock: no error.
-        let mut times = BoundaryTimes::new(boundary, Duration::ZERO);
+        // One process, one clock: no error. A worker elsewhere has its own.
+        let error = if boundary == Boundary::GatewayWorker { run.clock_error } else { Duration::ZERO };
+        let mut times = BoundaryTimes::new(boundary, error);
         [times.observed, times.forwarded, times.acknowledged] = stamps;
         times.acknowledged = times.acknowledged.filter(|_| times.observed.is_some());
         BoundaryView::of(&times, base)

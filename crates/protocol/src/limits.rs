@@ -48,6 +48,8 @@ pub const VERSIONS_MAX: Limit = limit("versions_max", 16);
 pub const NAME_BYTES_MAX: Limit = limit("name_bytes_max", TENANT_MAX_LEN as u64);
 /// Attempts in one Claim, Disclaim or Ask.
 pub const ATTEMPTS_MAX: Limit = limit("attempts_max", 4096);
+/// Records in one Records.
+pub const RECORDS_MAX: Limit = limit("records_max", 4096);
 /// Deadlines in one Submit.
 pub const DEADLINES_MAX: Limit = limit("deadlines_max", 8);
 /// Attempts in one answer to Drain.
@@ -64,7 +66,7 @@ pub const CANCEL_WAIT_MS: Limit = limit("cancel_wait_ms", 1_000);
 pub const CANCEL_WAIT_MAX_MS: Limit = limit("cancel_wait_max_ms", 60_000);
 
 /// Those of `session.proto`.
-pub const SESSION: [Limit; 19] = [
+pub const SESSION: [Limit; 20] = [
     FRAME_BYTES_MAX,
     SNAPSHOT_BYTES_MAX,
     OUTBOX_MAX,
@@ -80,6 +82,7 @@ pub const SESSION: [Limit; 19] = [
     VERSIONS_MAX,
     NAME_BYTES_MAX,
     ATTEMPTS_MAX,
+    RECORDS_MAX,
     DEADLINES_MAX,
     DRAIN_ATTEMPTS_MAX,
     TENANT_BYTES_MAX,

@@ -45,6 +45,7 @@ causes! { worker_v1 }
 causes! { runs_v1 }
 same! { runs_v1::Delivery: None Partial Complete }
 same! { runs_v1::Guarantee: Confirmed Observed BestEffort Unsupported }
+same! { worker_v1::Phase: Queued Prefill BeforeFirstToken Decode }
 same! { runs_v1::Phase: Queued Prefill BeforeFirstToken Decode }
 
 /// The API's word for a block's state in a cut.

@@ -27,7 +27,7 @@ impl EngineThread {
         for effect in &effects {
             if let Effect::Journal(attempt, event) = effect {
                 let (run, attempt) = attempt.as_ref().map_or((None, 0), |id| (Some(id.key.clone()), id.attempt));
-                self.journal.record_at(Record { at: now, run, attempt, event: event.clone() });
+                self.keep(Record { at: now, run, attempt, event: event.clone() });
             }
         }
         if !deltas.is_empty() {

@@ -204,8 +204,14 @@ impl EngineThread {
         self.apply(Input::End { attempt, number, outcome: Outcome::of(cause) });
     }
 
-    pub(crate) fn note(&self, attempt: &AttemptId, at: Time, event: Event) {
-        self.journal.record_at(Record { at, run: Some(attempt.key.clone()), attempt: attempt.attempt, event });
+    pub(crate) fn note(&mut self, attempt: &AttemptId, at: Time, event: Event) {
+        self.keep(Record { at, run: Some(attempt.key.clone()), attempt: attempt.attempt, event });
+    }
+
+    /// Into the journal, and to the gateway in another process whose run it is.
+    pub(crate) fn keep(&mut self, record: Record) {
+        self.links.keep(&record);
+        self.journal.record_at(record);
     }
 
     /// Turns a submit away that the engine does not know. Whoever sent it is told, so that neither side keeps an entry.

@@ -10,10 +10,11 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;
 
 use engine::Input;
-use lifecycle::event::Event;
+use lifecycle::event::{Event, Record};
 use lifecycle::message::{Down, From, Up};
 use lifecycle::session::{Frame, Hello, PeerCut, PeerState, Refused, Welcome, WorkerEffect, WorkerSide};
 use lifecycle::{AttemptId, Cause, Incarnation, Time};
+use protocol::limits::RECORDS_MAX;
 use tokio::sync::{mpsc, oneshot};
 
 use crate::door::Session;
@@ -63,19 +64,40 @@ pub(crate) struct Sessions {
     pending: VecDeque<WorkerEffect>,
     /// How each gateway stood when the journal was last told.
     told: BTreeMap<Arc<str>, PeerState>,
+    /// What happened to attempts since something was last said.
+    records: Vec<Record>,
     /// Those who wait until everything is acknowledged, and until when.
     flushes: Vec<(Time, oneshot::Sender<()>)>,
 }
 
 impl Sessions {
     pub(crate) fn new(side: WorkerSide) -> Sessions {
-        Sessions { side, open: HashMap::new(), connections: 0, pending: VecDeque::new(), told: BTreeMap::new(), flushes: Vec::new() }
+        Sessions {
+            side,
+            open: HashMap::new(),
+            connections: 0,
+            pending: VecDeque::new(),
+            told: BTreeMap::new(),
+            records: Vec::new(),
+            flushes: Vec::new(),
+        }
     }
 
     fn send(&self, gateway: &str, session: u64, frame: Frame<Up>) {
         if let Some(connection) = self.open.get(gateway).filter(|c| c.session == session) {
             // Full: one slow gateway never holds up the engine. Closed: its end is on its way.
             let _ = connection.outlet.try_send(frame);
+        }
+    }
+
+    /// What happened goes out before what is said of it.
+    // contract: C-24
+    fn tell_records(&mut self, now: Time) {
+        let mut records = std::mem::take(&mut self.records).into_iter().peekable();
+        while records.peek().is_some() {
+            let records = records.by_ref().take(RECORDS_MAX.default as usize).collect();
+            let effects = self.side.said(Up::Records { records }, now);
+            self.pending.extend(effects);
         }
     }
 
@@ -101,6 +123,16 @@ impl Links {
                 true
             }
             _ => false,
+        }
+    }
+
+    /// Keeps a record for the gateway that it concerns. One in this process has the same journal.
+    pub(crate) fn keep(&mut self, record: &Record) {
+        if let Links::Sessions(sessions) = self
+            && record.event.crosses()
+            && record.attempt().is_some()
+        {
+            sessions.records.push(record.clone());
         }
     }
 
@@ -168,6 +200,7 @@ impl EngineThread {
             // An error means that the gateway side is gone; the engine goes on until it is told to stop.
             Links::Local { up, .. } => drop(up.blocking_send(From { incarnation, message })),
             Links::Sessions(sessions) => {
+                sessions.tell_records(now);
                 let effects = sessions.side.said(message, now);
                 sessions.pending.extend(effects);
             }
@@ -245,11 +278,13 @@ impl EngineThread {
 
     /// The same, for what arrived at some time.
     fn settle_as_of(&mut self, arrived: Time) {
-        while let Links::Sessions(sessions) = &mut self.links
-            && let Some(effect) = sessions.pending.pop_front()
-        {
+        while let Some(effect) = self.next_effect() {
             match effect {
-                WorkerEffect::Send { gateway, session, frame } => sessions.send(&gateway, session, *frame),
+                WorkerEffect::Send { gateway, session, frame } => {
+                    if let Links::Sessions(sessions) = &self.links {
+                        sessions.send(&gateway, session, *frame);
+                    }
+                }
                 WorkerEffect::Submit(submit) => self.submit(*submit),
                 WorkerEffect::Cancel { attempt, cause, number } => {
                     if cause == Cause::Orphaned && self.engine.knows(&attempt) {
@@ -265,6 +300,15 @@ impl EngineThread {
             }
         }
         self.tell_states();
+    }
+
+    fn next_effect(&mut self) -> Option<WorkerEffect> {
+        let now = self.now();
+        let Links::Sessions(sessions) = &mut self.links else { return None };
+        if sessions.pending.is_empty() {
+            sessions.tell_records(now);
+        }
+        sessions.pending.pop_front()
     }
 
     fn move_known(&mut self, attempt: AttemptId, event: Event, input: impl FnOnce(AttemptId) -> Input) {

@@ -25,7 +25,7 @@ fn table() -> (Arc<Calls>, Arc<Mutex<Vec<Down>>>) {
     let mut workers = Workers::default();
     let worker = workers.add("w".into());
     assert_eq!(workers.here(worker, Incarnation(1), model, "w".into()), None);
-    let calls = Calls::new(GatewayConfig::default(), journal, Incarnation(2), vec![LinkEnd::new(Box::new(send))], workers);
+    let calls = Calls::new(GatewayConfig::default(), journal, Incarnation(2), vec![LinkEnd::new(Box::new(send), false)], workers);
     (Arc::new(calls), sent)
 }
 

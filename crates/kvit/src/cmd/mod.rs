@@ -6,6 +6,7 @@ pub mod conformance;
 pub mod demo;
 pub mod estimate;
 pub mod explore;
+pub mod gateway;
 pub mod kv;
 mod loaded;
 pub mod model;

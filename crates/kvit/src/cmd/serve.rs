@@ -41,7 +41,7 @@ pub fn run(config: &ServeConfig, cache: Option<PathBuf>) -> Result<(), Failure> 
 }
 
 /// A connection takes two descriptors (the watcher has its own): takes what the system allows, and says so if it is not enough.
-fn raise_file_limit(connections_max: usize) {
+pub(super) fn raise_file_limit(connections_max: usize) {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
     const OTHERS: u64 = 64;
     let wanted = 2 * connections_max as u64 + OTHERS;
@@ -60,7 +60,7 @@ fn raise_file_limit(connections_max: usize) {
     }
 }
 
-async fn serve(gateway: &Gateway, listener: TcpListener) -> Result<(), Failure> {
+pub(super) async fn serve(gateway: &Gateway, listener: TcpListener) -> Result<(), Failure> {
     let signals = Signals::listen()?;
     let address = listener.local_addr()?;
     listener.set_nonblocking(true)?;
@@ -73,7 +73,7 @@ async fn serve(gateway: &Gateway, listener: TcpListener) -> Result<(), Failure> 
     }
 }
 
-fn bind(config: &ServeConfig) -> anyhow::Result<TcpListener> {
+pub(super) fn bind(config: &ServeConfig) -> anyhow::Result<TcpListener> {
     TcpListener::bind((config.host.as_str(), config.port)).with_context(|| format!("cannot listen on {}:{}", config.host, config.port))
 }
 

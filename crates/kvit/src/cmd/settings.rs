@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use engine::EngineConfig;
-use gateway::GatewayConfig;
+use gateway::{GatewayConfig, WireConfig};
 use lifecycle::Incarnation;
 use lifecycle::session::SessionConfig;
 use model::cpu::CpuOptions;
@@ -60,7 +60,7 @@ pub fn worker(config: &ServeConfig, model: &str, incarnation: Incarnation) -> Wo
     }
 }
 
-/// A worker's sessions with gateways in other processes.
+/// Sessions between processes, on either side.
 pub fn session(config: &ServeConfig) -> SessionConfig {
     let ms = Duration::from_millis;
     SessionConfig {
@@ -74,6 +74,17 @@ pub fn session(config: &ServeConfig) -> SessionConfig {
         tombstones_max: config.session_tombstones_max,
         ask_every: ms(config.ask_every_ms),
         ..SessionConfig::default()
+    }
+}
+
+/// A gateway's links to workers in other processes.
+pub fn wire(config: &ServeConfig) -> WireConfig {
+    let quiet_max = WireConfig::default().quiet_max.max(Duration::from_millis(config.suspend_after_ms.saturating_mul(2)));
+    WireConfig {
+        session: session(config),
+        hello_timeout: Duration::from_millis(config.hello_timeout_ms),
+        quiet_max,
+        ..WireConfig::default()
     }
 }
 

@@ -40,7 +40,7 @@ pub fn run(config: &ServeConfig, cache: Option<PathBuf>) -> Result<(), Failure> 
     let path = model_file::resolve(config.model.get(), &Cache::locate(cache)?)?;
     let journal = Journal::new(Clock::start(), settings::journal(config));
     let Loaded { device, text, info } = Loaded::load(config, &path)?;
-    let (life, name) = (incarnation(), config.name.get());
+    let (life, name) = (incarnation(), config.name.get_or("worker"));
     let settings = settings::worker(config, &info.id, life);
     let session = settings::session(config);
     let worker = worker::start_sessions(settings, name.into(), session, device, text, journal).context("cannot start the worker")?;
@@ -62,7 +62,7 @@ async fn serve(config: &ServeConfig, worker: SessionWorker, listener: TcpListene
     let (door, grpc, session) = (worker.door(), settings::grpc(config), settings::session(config));
     let serving = worker::grpc::serve(door.clone(), listener, grpc, session, model, signals.drain(), told);
     let mut serving = tokio::spawn(serving);
-    out::line(&format!("worker {} listening on grpc://{address}", config.name.get()))?;
+    out::line(&format!("worker {} listening on grpc://{address}", config.name.get_or("worker")))?;
     tokio::select! {
         served = &mut serving => {
             served.context("the server panicked")?.context("the server ended by itself")?;

@@ -10,6 +10,8 @@ fn told_default(option: &OptionDoc) -> Option<&'static str> {
     match option.key {
         "threads" => Some("one a core"),
         "model" => Some("the cached model"),
+        "name" => Some("`worker` or `gateway`"),
+        "worker" => Some("none"),
         _ => None,
     }
 }
@@ -19,7 +21,7 @@ pub fn json() -> Value {
     let option = |o: &OptionDoc| {
         let default = told_default(o).map_or_else(o.default, str::to_owned);
         let flag = format!("--{}", o.key.replace('_', "-"));
-        let commands: Vec<&str> = commands::of(o.key).split(", ").collect();
+        let commands = commands::of(o.key);
         json!({"key": o.key, "commands": commands, "flag": flag, "variable": o.variable(), "value": o.kind.to_lowercase(), "default": default, "about": o.about})
     };
     let variables = OTHER_VARIABLES.iter().map(|(name, about)| json!({"variable": name, "about": about}));
@@ -40,7 +42,7 @@ pub fn markdown() -> String {
     );
     for option in OPTIONS {
         let default = told_default(option).map_or_else(|| format!("`{}`", (option.default)()), str::to_owned);
-        let (key, command, kind) = (option.key, commands::of(option.key), option.kind.to_lowercase());
+        let (key, command, kind) = (option.key, commands::of(option.key).join(", "), option.kind.to_lowercase());
         out += &format!("| `{key}` | {command} | {kind} | {default} | {} |\n", option.about);
     }
     out += "\n## Every command\n\n| variable | what it does |\n|---|---|\n";

@@ -1,4 +1,5 @@
-//! What `kvit serve` and `kvit worker` can be told: one list of options, each with its default and its sentence, read from flags over environment over TOML.
+//! What `kvit serve`, `kvit worker` and `kvit gateway` can be told: one list of options, each with its default and its sentence, read from flags
+//! over environment over TOML.
 //!
 //! An option has one name. `kv_blocks` is `--kv-blocks` on the command line, `KVIT_KV_BLOCKS` in the environment and `kv_blocks` in the
 //! file, and docs/config.md is printed from the same list (`kvit config`), so none can be forgotten in one place.
@@ -12,7 +13,7 @@ mod file;
 mod options;
 mod value;
 
-pub use commands::Flags;
+pub use commands::{Flags, GATEWAY, SERVE, WORKER};
 pub use docs::{json, markdown};
 pub use env::refuse_unknown;
 pub use options::{OPTIONS, ServeConfig, ServeFlags};

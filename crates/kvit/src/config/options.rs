@@ -6,7 +6,7 @@
 use serde::Deserialize;
 
 use super::ConfigError;
-use super::value::{Isa, LogLevel, ModelPath, ProcessName, Threads};
+use super::value::{Isa, LogLevel, ModelPath, ProcessName, Threads, WORKERS_MAX, Workers};
 
 /// One option as the reference shows it.
 #[derive(Clone, Copy, Debug)]
@@ -162,11 +162,13 @@ options! {
     listen: String, "ADDRESS:PORT" = "127.0.0.1:8100".to_owned(),
         "Where a worker listens for gateways; port 0 picks a free one, which the `listening on` line names. Whoever reaches it can use it: it asks for no password.";
     name: ProcessName, "NAME" = ProcessName::default(),
-        "The worker's name, the same after a restart: gateways know by it that a newer life of the same worker answers. 1 to 64 of A-Z a-z 0-9 . _ : ~ -.";
+        "The process's name, the same after a restart: the other side knows by it that a newer life of the same worker or gateway answers. 1 to 64 of A-Z a-z 0-9 . _ : ~ -.";
+    worker: Workers, "HOST:PORT,..." = Workers::default(),
+        "Where a gateway's workers are, at least one; as a flag it may be given more than once. They need not be there yet.";
     heartbeat_ms: u64, "MILLISECONDS" = 50,
         "Pause between two frames of a session when there is nothing else to say.";
     suspend_after_ms: u64, "MILLISECONDS" = 250,
-        "How long a gateway may be silent before its runs are no longer scheduled; they keep their blocks. At least twice `heartbeat_ms`.";
+        "How long a gateway may be silent before its runs are no longer scheduled; they keep their blocks. A worker that is silent for as long gets no new runs. At least twice `heartbeat_ms`.";
     lease_ms: u64, "MILLISECONDS" = 10_000,
         "How long after a gateway's last sign of life its runs end with `orphaned`. The longer of this and the gateway's own counts. Above `suspend_after_ms`.";
     resend_after_ms: u64, "MILLISECONDS" = 200,
@@ -182,7 +184,7 @@ options! {
     ask_every_ms: u64, "MILLISECONDS" = 5_000,
         "How often a worker asks a gateway which runs it claims.";
     hello_timeout_ms: u64, "MILLISECONDS" = 5_000,
-        "How long a gateway may take to say who it is on a new session.";
+        "How long a gateway may take to say who it is on a new session, and a worker to answer it.";
     journal_records: usize, "NUMBER" = 65_536,
         "Records kept in the journal's ring; the oldest go first.";
     journal_runs: usize, "NUMBER" = 10_000,
@@ -243,6 +245,10 @@ impl ServeConfig {
         if self.client_lost_after_ms < CLIENT_LOST_AFTER_MIN_MS {
             let why = format!("must be at least {CLIENT_LOST_AFTER_MIN_MS}: the kernel probes by the second, and a probe needs an answer");
             return Err(ConfigError::Range { name: "client_lost_after_ms", why });
+        }
+        if self.worker.addresses().len() > WORKERS_MAX {
+            let why = format!("names {} workers; at most {WORKERS_MAX} are allowed", self.worker.addresses().len());
+            return Err(ConfigError::Range { name: "worker", why });
         }
         if self.suspend_after_ms < 2 * self.heartbeat_ms {
             let why = format!("must be at least twice heartbeat_ms ({}): one lost heartbeat is no silence", self.heartbeat_ms);

@@ -50,21 +50,15 @@ impl fmt::Display for Threads {
     }
 }
 
-/// A process's name, the same through all its lives.
-#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+/// A process's name, the same through all its lives; where none is given, what the command calls itself.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(try_from = "String")]
-pub struct ProcessName(String);
+pub struct ProcessName(Option<String>);
 
 impl ProcessName {
-    /// The name.
-    pub fn get(&self) -> &str {
-        &self.0
-    }
-}
-
-impl Default for ProcessName {
-    fn default() -> Self {
-        ProcessName("worker".to_owned())
+    /// The name, or this one where none is given.
+    pub fn get_or<'a>(&'a self, other: &'a str) -> &'a str {
+        self.0.as_deref().unwrap_or(other)
     }
 }
 
@@ -74,7 +68,7 @@ impl TryFrom<String> for ProcessName {
     /// The same characters and length as a tenant's: what the protocol allows.
     fn try_from(text: String) -> Result<Self, String> {
         match lifecycle::Tenant::parse(&text) {
-            Ok(_) => Ok(ProcessName(text)),
+            Ok(_) => Ok(ProcessName(Some(text))),
             Err(why) => Err(why.to_string()),
         }
     }
@@ -90,7 +84,52 @@ impl FromStr for ProcessName {
 
 impl fmt::Display for ProcessName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.fmt(f)
+        self.0.as_deref().unwrap_or_default().fmt(f)
+    }
+}
+
+/// Most workers of one gateway.
+pub const WORKERS_MAX: usize = 256;
+
+/// Where a gateway's workers are.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(try_from = "String")]
+pub struct Workers(Vec<String>);
+
+impl Workers {
+    /// Each as it was given, in order.
+    pub fn addresses(&self) -> &[String] {
+        &self.0
+    }
+}
+
+impl FromIterator<Workers> for Workers {
+    fn from_iter<I: IntoIterator<Item = Workers>>(lists: I) -> Workers {
+        Workers(lists.into_iter().flat_map(|list| list.0).collect())
+    }
+}
+
+impl TryFrom<String> for Workers {
+    type Error = String;
+
+    /// Addresses with commas between them. What an address is, its user says.
+    fn try_from(text: String) -> Result<Self, String> {
+        let list: Vec<String> = text.split(',').map(|address| address.trim().to_owned()).collect();
+        if list.iter().any(String::is_empty) { Err("an address is empty".to_owned()) } else { Ok(Workers(list)) }
+    }
+}
+
+impl FromStr for Workers {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        text.to_owned().try_into()
+    }
+}
+
+impl fmt::Display for Workers {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.join(",").fmt(f)
     }
 }
 

@@ -10,6 +10,7 @@ mod documents;
 mod drain;
 mod endings;
 mod evicted;
+mod gateway;
 mod http2;
 mod http2_leaving;
 mod joining;

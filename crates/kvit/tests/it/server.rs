@@ -82,14 +82,20 @@ pub fn real_model() -> PathBuf {
 
 impl Server {
     pub fn start(model: &Path, args: &[&str]) -> Server {
-        let mut child = Command::new(env!("CARGO_BIN_EXE_kvit"))
-            .args(["serve", "--port", "0", "--model"])
-            .arg(model)
-            .args(args)
-            .stdout(Stdio::piped())
-            .stderr(Stdio::inherit())
-            .spawn()
-            .expect("kvit starts");
+        let mut command = Command::new(env!("CARGO_BIN_EXE_kvit"));
+        command.args(["serve", "--port", "0", "--model"]).arg(model).args(args);
+        Server::listening(command)
+    }
+
+    /// A `kvit gateway` for workers at these addresses.
+    pub fn gateway(workers: &[&str], args: &[&str]) -> Server {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_kvit"));
+        command.args(["gateway", "--port", "0"]).args(workers.iter().flat_map(|worker| ["--worker", worker])).args(args);
+        Server::listening(command)
+    }
+
+    fn listening(mut command: Command) -> Server {
+        let mut child = command.stdout(Stdio::piped()).stderr(Stdio::inherit()).spawn().expect("kvit starts");
         let mut lines = BufReader::new(child.stdout.take().expect("its output is a pipe")).lines();
         let line = lines.find_map(|l| l.ok().filter(|l| l.starts_with("listening on ")));
         let port = line.and_then(|l| l.rsplit(':').next().and_then(|p| p.trim().parse().ok()));

@@ -27,25 +27,30 @@ pub struct Process {
 
 impl Process {
     pub fn start(model: &std::path::Path, flags: &[&str]) -> Process {
+        Process::named("w1", "127.0.0.1:0", model, flags)
+    }
+
+    pub fn named(name: &str, listen: &str, model: &std::path::Path, flags: &[&str]) -> Process {
         let cache = tempfile::tempdir().expect("a folder");
         let model = model.to_str().expect("a path that is text");
-        let mut args = vec!["worker", "--listen", "127.0.0.1:0", "--name", "w1", "--threads", "1", "--kv-blocks", "2048", "--model", model];
+        let mut args = vec!["worker", "--listen", listen, "--name", name, "--threads", "1", "--kv-blocks", "2048", "--model", model];
         args.extend_from_slice(flags);
         let mut child = kvit(cache.path(), &args).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("the worker can be started");
         let mut line = String::new();
         BufReader::new(child.stdout.as_mut().expect("it is piped")).read_line(&mut line).expect("it says where it listens");
-        let address = line.trim_end().strip_prefix("worker w1 listening on grpc://").expect("the promised line").to_owned();
+        let promised = format!("worker {name} listening on grpc://");
+        let address = line.trim_end().strip_prefix(&promised).expect("the promised line").to_owned();
         Process { child, address, _cache: cache }
     }
 
-    fn signal(&self, name: &str) {
+    pub fn signal(&self, name: &str) {
         let pid = rustix::process::Pid::from_child(&self.child);
         let signal = if name == "INT" { rustix::process::Signal::INT } else { rustix::process::Signal::TERM };
         rustix::process::kill_process(pid, signal).expect("it is there");
     }
 
     /// Its exit code and what it said on stderr.
-    fn ended(mut self) -> (Option<i32>, String) {
+    pub fn ended(mut self) -> (Option<i32>, String) {
         let mut said = String::new();
         self.child.stderr.take().expect("it is piped").read_to_string(&mut said).expect("text");
         (self.child.wait().expect("it is ours").code(), said)

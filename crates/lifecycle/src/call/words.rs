@@ -14,6 +14,8 @@ pub enum CallState {
     Dispatched,
     /// The worker took it on.
     Live,
+    /// The worker stops and gave the attempt back; it may still hold blocks. Nobody wants the run to end.
+    HandedBack,
     /// A cancel is sent; the worker has not said how it ended.
     Stopping {
         /// The cause that was sent.
@@ -65,6 +67,14 @@ pub enum CallEvent {
         /// Why.
         cause: Cause,
     },
+    /// The worker stops, and ended an attempt for that alone. Nothing of it was delivered, and the policy allows a further one. If somebody
+    /// wants the run to end, this is the worker's word that it did.
+    WorkerHandedBack {
+        /// Which attempt.
+        attempt: u32,
+        /// Why it ended there.
+        cause: Cause,
+    },
     /// The worker holds nothing of an attempt any more.
     WorkerReleased {
         /// Which attempt.
@@ -107,6 +117,8 @@ pub enum CallEffect {
         /// The one that won.
         won: Cause,
     },
+    /// Write that the worker gave the attempt back. Once an attempt.
+    HandedBack,
     /// Write that the attempt's worker is lost and its release unproven. Once an attempt.
     Void,
     /// Let go of everything but the record. Once a run.
@@ -123,6 +135,7 @@ impl CallState {
             CallState::Accepted => "accepted",
             CallState::Dispatched => "dispatched",
             CallState::Live => "live",
+            CallState::HandedBack => "handed_back",
             CallState::Stopping { .. } => "stopping",
             CallState::Ended { .. } => "ended",
             CallState::Released { .. } => "released",
@@ -140,6 +153,7 @@ impl CallEvent {
             CallEvent::WorkerAccepted { .. } => "worker_accepted",
             CallEvent::Want(_) => "want",
             CallEvent::WorkerEnded { .. } => "worker_ended",
+            CallEvent::WorkerHandedBack { .. } => "worker_handed_back",
             CallEvent::WorkerReleased { .. } => "worker_released",
             CallEvent::WorkerLost { .. } => "worker_lost",
             CallEvent::Delivered(_) => "delivered",

@@ -1,7 +1,7 @@
 //! A dispatch's state as a hash, for an explorer that wants to know whether it was here before.
 //!
-//! Times go in as what is left of them, so that the same state at another time is the same. What only the journal is told of (how long ago
-//! abandonment was observed, how often a cancel was sent) decides nothing and stays out.
+//! Times go in as what is left of them, so that the same state at another time is the same. What only the journal is told of (when the attempt was
+//! sent, how long ago abandonment was observed, how often a cancel was sent) decides nothing and stays out.
 //!
 //! Invariant: two states with one hash go on alike.
 
@@ -21,6 +21,7 @@ impl<R: Rules> Dispatch<R> {
             work,
             asked,
             place,
+            placed: _,
             deadlines,
             queue,
             repeat,

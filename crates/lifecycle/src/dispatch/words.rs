@@ -21,7 +21,7 @@ pub struct DispatchConfig {
     pub answer_grace: Duration,
     /// How long a run may wait to be scheduled, here and at the worker together; again from the start after a lost worker. Default 5 min.
     pub queue_deadline: Duration,
-    /// How often a run whose worker was lost is dispatched again, if nothing of it was delivered. 0 for never. Default 1.
+    /// How often a run whose worker was lost, or gave it back, is dispatched again, if nothing of it was delivered. 0 for never. Default 1.
     pub redispatch_max: u32,
 }
 
@@ -91,7 +91,9 @@ impl Word {
             Up::CancelAcknowledged { attempt, .. } => each(attempt, Word::CancelAcknowledged),
             Up::Ended { attempt, outcome, usage } => each(attempt, Word::Ended { outcome, usage }),
             Up::Released { attempt, .. } => each(attempt, Word::Released),
-            other @ (Up::DeviceLost { .. } | Up::Ask { .. } | Up::Draining | Up::Snapshot { .. }) => return Some(other),
+            other @ (Up::Records { .. } | Up::DeviceLost { .. } | Up::Ask { .. } | Up::Draining | Up::Snapshot { .. }) => {
+                return Some(other);
+            }
         }
         None
     }

@@ -123,6 +123,12 @@ impl ClockSample {
         Some(ClockSample { offset_us: i64::try_from(offset).ok()?, error: Duration::from_micros(trip.div_ceil(2)), at: now })
     }
 
+    /// A moment of the peer's clock on ours.
+    pub fn ours(self, theirs: Time) -> Time {
+        let moment = i128::from(theirs.0) - i128::from(self.offset_us);
+        Time(u64::try_from(moment.max(0)).unwrap_or(u64::MAX))
+    }
+
     /// The better of two: the smaller error, unless it is old.
     pub fn better(self, newer: ClockSample) -> ClockSample {
         let old = newer.at.since(self.at) >= SAMPLE_MAX_AGE;

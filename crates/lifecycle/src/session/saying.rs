@@ -7,15 +7,23 @@ use std::sync::Arc;
 
 use super::worker_io::WorkerEffect;
 use super::worker_side::WorkerSide;
-use crate::message::{Delta, Up};
-use crate::{StepId, Time};
+use crate::event::Record;
+use crate::message::Up;
+use crate::{AttemptId, Time};
 
 impl WorkerSide {
     /// The engine says something. Each gateway is told what concerns it.
     pub fn said(&mut self, message: Up, now: Time) -> Vec<WorkerEffect> {
         let mut out = Vec::new();
         match message {
-            Up::Step { step, deltas } => self.step(step, deltas),
+            Up::Step { step, deltas } => {
+                let parts = self.by_owner(deltas, |delta| Some(delta.attempt.clone()));
+                parts.into_iter().for_each(|(name, deltas)| self.push(&name, Up::Step { step, deltas }));
+            }
+            Up::Records { records } => {
+                let parts = self.by_owner(records, Record::attempt);
+                parts.into_iter().for_each(|(name, records)| self.push(&name, Up::Records { records }));
+            }
             Up::DeviceLost { .. } | Up::Draining => {
                 self.draining |= matches!(message, Up::Draining);
                 let names: Vec<Arc<str>> = self.peers.keys().cloned().collect();
@@ -45,16 +53,14 @@ impl WorkerSide {
     }
 
     /// One message a gateway, whatever the step brought for others.
-    fn step(&mut self, step: StepId, deltas: Vec<Delta>) {
-        let mut by_owner: BTreeMap<Arc<str>, Vec<Delta>> = BTreeMap::new();
-        for delta in deltas {
-            let Some(held) = self.held.get(&delta.attempt) else { continue };
+    fn by_owner<T>(&self, items: Vec<T>, attempt: impl Fn(&T) -> Option<AttemptId>) -> BTreeMap<Arc<str>, Vec<T>> {
+        let mut parts: BTreeMap<Arc<str>, Vec<T>> = BTreeMap::new();
+        for item in items {
+            let Some(held) = attempt(&item).and_then(|attempt| self.held.get(&attempt)) else { continue };
             if self.peers.get(&held.owner.0).is_some_and(|p| p.life == held.owner.1) {
-                by_owner.entry(held.owner.0.clone()).or_default().push(delta);
+                parts.entry(held.owner.0.clone()).or_default().push(item);
             }
         }
-        for (name, deltas) in by_owner {
-            self.push(&name, Up::Step { step, deltas });
-        }
+        parts
     }
 }

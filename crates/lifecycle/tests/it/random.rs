@@ -20,6 +20,7 @@ fn call_event() -> impl Strategy<Value = CallEvent> {
         2 => (0u32..3).prop_map(|attempt| WorkerAccepted { attempt }),
         2 => cause().prop_map(Want),
         2 => (0u32..3, cause()).prop_map(|(attempt, cause)| WorkerEnded { attempt, cause }),
+        1 => (0u32..3).prop_map(|attempt| WorkerHandedBack { attempt, cause: Cause::Shutdown }),
         2 => (0u32..3).prop_map(|attempt| WorkerReleased { attempt }),
         1 => (0u32..3, any::<bool>()).prop_map(|(attempt, again)| WorkerLost { attempt, again }),
         2 => prop::sample::select(Delivery::ALL).prop_map(Delivered),
@@ -33,7 +34,7 @@ fn rank(state: CallState) -> u8 {
         CallState::Accepted => 0,
         CallState::Dispatched => 1,
         CallState::Live => 2,
-        CallState::Stopping { .. } => 3,
+        CallState::Stopping { .. } | CallState::HandedBack => 3,
         CallState::Ended { .. } => 4,
         CallState::Released { .. } | CallState::Void { .. } => 5,
         CallState::Settled { .. } => 6,
@@ -86,7 +87,10 @@ proptest! {
             let waits_again = call.state() == CallState::Accepted && before.is_at_worker();
             prop_assert!(waits_again || rank(call.state()) >= rank(before.state()), "never back");
             if waits_again {
-                prop_assert_eq!(event, CallEvent::WorkerLost { attempt: before.attempt(), again: true });
+                let lost = event == CallEvent::WorkerLost { attempt: before.attempt(), again: true };
+                let released = event == CallEvent::WorkerReleased { attempt: before.attempt() };
+                prop_assert!(lost || (released && before.state() == CallState::HandedBack));
+                prop_assert_eq!(call.is_voided(), before.is_voided() || lost, "an attempt that was released proves it");
                 prop_assert!(before.wanted().is_none() && before.delivery().is_none() && before.outcome().is_none());
             }
             let dispatched = event == (CallEvent::Dispatch { after: before.attempt() });
@@ -99,6 +103,7 @@ proptest! {
         let settles = count(|e| matches!(e, CallEffect::Settle { .. }));
         prop_assert_eq!(count(|e| matches!(e, CallEffect::OutcomeSet { .. })), usize::from(call.outcome().is_some()));
         prop_assert_eq!(settles, usize::from(call.is_settled()));
+        prop_assert!(count(|e| matches!(e, CallEffect::HandedBack)) <= call.attempt() as usize, "once an attempt");
         prop_assert!(count(|e| matches!(e, CallEffect::Void)) <= call.attempt() as usize, "once an attempt");
         let proven = all.iter().any(|e| matches!(e, CallEffect::Settle { proven: true }));
         prop_assert!(!(proven && call.is_voided()), "a void attempt is never proven away");

@@ -117,10 +117,11 @@ const CALL_LEGEND: &str = "\
 The call machine: what each event (column) does in each state (row), and the effects it asks for. A row with `delivered` is the same
 state when the caller's answer is over; one with `no worker` ended before its dispatch. Causes: closed = client_closed, deadline =
 client_deadline. #n is the attempt that a worker speaks of; the current one is 1 once dispatched. `again` says that nothing was delivered
-and the policy allows a further attempt: rows with `after #1` wait for it, rows with `#2` have it. A run with a void attempt is never proven.
+and the policy allows a further attempt, as does `handed_back`, by a worker that stops: rows with `after #1` wait for it, rows with `#2` have it. A run with a void attempt is never proven.
   name  moves to that state        ·  repeated, late or stale, nothing changes
   =     superseded: another cause has precedence        !  defect: impossible, nothing changes
   effects: +cancel send a cancel   +outcome write the outcome   +lost write a superseded cause   +void write that the release is unproven
+           +handed_back write that its worker gave it back
            +settle let go of everything but the record
 ";
 
@@ -135,7 +136,7 @@ fn short(cause: Cause) -> &'static str {
 fn call_label(call: &Call) -> String {
     let state = call.state();
     let label = match state {
-        CallState::Accepted | CallState::Dispatched | CallState::Live => state.label().to_owned(),
+        CallState::Accepted | CallState::Dispatched | CallState::Live | CallState::HandedBack => state.label().to_owned(),
         CallState::Stopping { cause } | CallState::Ended { cause } | CallState::Released { cause } | CallState::Void { cause } => {
             format!("{}({})", state.label(), short(cause))
         }
@@ -143,6 +144,7 @@ fn call_label(call: &Call) -> String {
     };
     let label = if call.outcome().is_some() && call.attempt() == 0 { label + " no worker" } else { label };
     let label = match (state, call.attempt()) {
+        (CallState::Accepted, n @ 1..) if !call.is_voided() => format!("{label} after #{n} released"),
         (_, 0 | 1) if !call.is_voided() => label,
         (CallState::Accepted, n) => format!("{label} after #{n}"),
         (_, 1) => label,
@@ -156,6 +158,7 @@ fn effect(effect: &CallEffect) -> &'static str {
         CallEffect::SendCancel { .. } => " +cancel",
         CallEffect::OutcomeSet { .. } => " +outcome",
         CallEffect::Superseded { .. } => " +lost",
+        CallEffect::HandedBack => " +handed_back",
         CallEffect::Void => " +void",
         CallEffect::Settle { .. } => " +settle",
     }
@@ -175,6 +178,8 @@ fn call_events() -> Vec<(&'static str, CallEvent)> {
         ("worker_ended(#1, stop)", WorkerEnded { attempt: 1, cause: STOP }),
         ("worker_ended(#2, stop)", WorkerEnded { attempt: 2, cause: STOP }),
         ("worker_ended(#0, stop)", WorkerEnded { attempt: 0, cause: STOP }),
+        ("worker_handed_back(#1)", WorkerHandedBack { attempt: 1, cause: Cause::Shutdown }),
+        ("worker_handed_back(#2)", WorkerHandedBack { attempt: 2, cause: Cause::Shutdown }),
         ("worker_released(#1)", WorkerReleased { attempt: 1 }),
         ("worker_released(#2)", WorkerReleased { attempt: 2 }),
         ("worker_released(#0)", WorkerReleased { attempt: 0 }),
@@ -197,6 +202,7 @@ fn call_paths() -> Vec<Vec<CallEvent>> {
     let released = |attempt| WorkerReleased { attempt };
     let lost = |attempt, again| WorkerLost { attempt, again };
     let second = [first, accepted(1), lost(1, true), Dispatch { after: 1 }, accepted(2)];
+    let back = [first, accepted(1), WorkerHandedBack { attempt: 1, cause: Cause::Shutdown }, released(1), Dispatch { after: 1 }];
     let after = |more: &[CallEvent]| [&second, more].concat();
     vec![
         vec![],
@@ -216,6 +222,11 @@ fn call_paths() -> Vec<Vec<CallEvent>> {
         after(&[Want(CLOSED), ended(2), released(2)]),
         after(&[Want(CLOSED), lost(2, false)]),
         [&second[..3], &[Want(CLOSED)]].concat(),
+        back[..3].to_vec(),
+        [&back[..3], &[Want(CLOSED)]].concat(),
+        [&back[..3], &[lost(1, true)]].concat(),
+        back[..4].to_vec(),
+        back.to_vec(),
     ]
 }
 
@@ -271,7 +282,7 @@ fn the_call_table_is_the_kept_one() {
 #[test]
 fn every_state_of_a_call_has_its_row() {
     let table = call_table();
-    for label in ["accepted", "dispatched", "live", "stopping", "ended", "released", "void", "settled"] {
+    for label in ["accepted", "dispatched", "live", "handed_back", "stopping", "ended", "released", "void", "settled"] {
         assert!(table.rows.iter().any(|row| row.0.starts_with(label)), "{label} is missing");
     }
 }

@@ -7,7 +7,7 @@
 
 use lifecycle::event::{Event, Record};
 use lifecycle::message::Receipt;
-use lifecycle::{Cause, Milestone, OutcomeKind, Phase, StepId, StepWork};
+use lifecycle::{Cause, Milestone, OutcomeKind, Phase, StepId, StepWork, Time};
 
 use super::{Ahead, Progress, Run};
 use crate::metrics::{Defect, Totals};
@@ -18,6 +18,9 @@ impl Run {
         match &record.event {
             Event::Queued { prompt_tokens, n, max_tokens } => {
                 self.stamps.mark(Milestone::Queued, at);
+                if let Some(attempt) = self.attempt_mut(record.attempt) {
+                    attempt.queued = true;
+                }
                 self.prompt = u64::from(*prompt_tokens);
                 self.ahead(record.attempt, |ahead| ahead.queued(*prompt_tokens, *n, *max_tokens));
             }
@@ -78,7 +81,7 @@ impl Run {
                 }
             }
             Event::FenceCompleted { .. } => {
-                self.count_dropped(None, totals);
+                self.count_dropped(None, record.at, totals);
                 self.stamps.mark(Milestone::FenceCompleted, at);
             }
             Event::Released { receipt } => self.released(record, receipt, totals),
@@ -115,12 +118,12 @@ impl Run {
 
     fn computed(&mut self, record: &Record, step: StepId, (prompt, generated, discarded): (u32, u32, u32), totals: &mut Totals) {
         self.check_unreleased(record.attempt, totals);
-        self.count_dropped(Some(step), totals);
+        self.count_dropped(Some(step), record.at, totals);
         // What was thrown away because of the attempt's own end was not computed for somebody who had left, even if he has left since.
         let own_end = self.attempt_mut(record.attempt).is_some_and(|a| a.ended == Some(OutcomeKind::Completed));
-        let overrun = if own_end || self.abandoned.is_none() { discarded } else { 0 };
+        let overrun = if own_end || !self.is_abandoned_at(record.at) { discarded } else { 0 };
         self.ahead(record.attempt, |ahead| ahead.computed(prompt, generated));
-        self.work(StepWork { generated: generated.saturating_add(discarded), prompt, overrun }, totals);
+        self.work(StepWork { generated: generated.saturating_add(discarded), prompt, overrun }, record.at, totals);
         self.stamps.mark(Milestone::LastCompute, record.at);
         self.last_step = Some(step);
         if generated > 0 {
@@ -136,24 +139,33 @@ impl Run {
     /// A step that computed some layers of dropped rows computed in vain. It is counted when it is clear that no other row of the run was
     /// computed in it to the end, so that it is counted once in whatever order its records come.
     fn rows_dropped(&mut self, record: &Record, step: StepId, totals: &mut Totals) {
-        self.count_dropped(Some(step), totals);
+        self.count_dropped(Some(step), record.at, totals);
         self.stamps.mark(Milestone::LastCompute, record.at);
         if self.last_step != Some(step) {
             self.dropped = Some(step);
         }
     }
 
-    fn count_dropped(&mut self, but_not: Option<StepId>, totals: &mut Totals) {
+    fn count_dropped(&mut self, but_not: Option<StepId>, at: Time, totals: &mut Totals) {
         if self.dropped.take().is_some_and(|step| Some(step) != but_not) {
-            self.work(StepWork::default(), totals);
+            self.work(StepWork::default(), at, totals);
         }
     }
 
     /// Meters one step, and lets the totals grow by what the run's own counts grew by.
-    fn work(&mut self, work: StepWork, totals: &mut Totals) {
+    fn work(&mut self, work: StepWork, at: Time, totals: &mut Totals) {
         let before = self.meter.waste();
-        self.meter.step(work);
+        // What a worker elsewhere did before somebody left may be told after it.
+        if self.is_abandoned_at(at) {
+            self.meter.step(work)
+        } else {
+            self.meter.step_before(work)
+        }
         totals.work.add(&self.meter.waste().since(&before));
+    }
+
+    fn is_abandoned_at(&self, at: Time) -> bool {
+        self.abandoned.is_some_and(|(since, _)| at >= since)
     }
 
     fn cancel_applied(&mut self, record: &Record, cause: Cause, phase: Phase, totals: &mut Totals) {
@@ -175,7 +187,7 @@ impl Run {
             totals.defect(Defect::ReleasedTwice);
             return;
         }
-        self.count_dropped(None, totals);
+        self.count_dropped(None, record.at, totals);
         totals.released += 1;
         if self.current().is_some_and(|a| a.number == record.attempt) {
             self.stamps.mark(Milestone::Released, record.at);

@@ -3,10 +3,11 @@
 //! Invariant: `Released` has its receipt and `Ended` its outcome and counts, or they are errors: a proof is never filled in (C-20, C-29).
 // contract: C-20, C-23
 
+use lifecycle::event::Record;
 use lifecycle::message::{Delta, Receipt, TokenLogprob, Up, Usage};
 use lifecycle::{Cause, Outcome, OutcomeKind, StepId};
 
-use crate::limits::ATTEMPTS_MAX;
+use crate::limits::{ATTEMPTS_MAX, RECORDS_MAX};
 use crate::words::word;
 use crate::worker_v1::{self as wire, up_frame::Message};
 use crate::{Error, field, ids};
@@ -29,6 +30,10 @@ impl TryFrom<&Up> for Message {
             }
             Up::Released { attempt, receipt } => {
                 Message::Released(wire::Released { attempt: Some(attempt.into()), receipt: Some((*receipt).into()) })
+            }
+            Up::Records { records } => {
+                field::within(records, RECORDS_MAX, "Records.records")?;
+                Message::Records(wire::Records { records: records.iter().map(TryFrom::try_from).collect::<Result<_, Error>>()? })
             }
             Up::DeviceLost { why } => Message::DeviceLost(wire::DeviceLost { why: why.clone() }),
             Up::Ask { attempts } => Message::Ask(wire::Ask { attempts: ids::write(attempts, ATTEMPTS_MAX, "Ask.attempts")? }),
@@ -62,6 +67,10 @@ impl TryFrom<Message> for Up {
                 attempt: ids::attempt(released.attempt, "Released.attempt")?,
                 receipt: field::need(released.receipt, "Released.receipt")?.into(),
             },
+            Message::Records(wire) => {
+                field::within(&wire.records, RECORDS_MAX, "Records.records")?;
+                Up::Records { records: wire.records.into_iter().map(Record::try_from).collect::<Result<_, Error>>()? }
+            }
             Message::DeviceLost(lost) => Up::DeviceLost { why: lost.why },
             Message::Ask(ask) => Up::Ask { attempts: ids::read(ask.attempts, ATTEMPTS_MAX, "Ask.attempts")? },
             Message::Draining(wire::Draining {}) => Up::Draining,

@@ -2,13 +2,14 @@
 
 use std::time::Duration;
 
+use lifecycle::event::{Event, Record};
 use lifecycle::message::{
     AttemptCut, BlockCut, ChatMessage, DeadlineLeft, Delta, Down, Held, ModelInfo, Prompt, Receipt, Snapshot, Submit, TokenLogprob, Up,
     Usage,
 };
 use lifecycle::params::{Params, Sampling};
 use lifecycle::session::{Echo, Frame, Hello, SessionConfig, Welcome};
-use lifecycle::{AttemptId, Cause, Incarnation, Outcome, RunId, RunKey, StepId, Tenant, Time};
+use lifecycle::{AttemptId, Cause, Incarnation, Outcome, Phase, RunId, RunKey, StepId, Tenant, Time};
 use prost::Message;
 use protocol::{Drained, Limits, Opened, Opening, down, snapshot_reply, up};
 
@@ -95,7 +96,33 @@ pub fn ups() -> Vec<(&'static str, Up)> {
         ("device_lost", Up::DeviceLost { why: "a step hangs".into() }),
         ("ask", Up::Ask { attempts: vec![attempt("r1"), attempt("r2")] }),
         ("draining", Up::Draining),
+        ("records", Up::Records { records: records() }),
     ]
+}
+
+/// One of each that crosses.
+pub fn records() -> Vec<Record> {
+    let outcome = Outcome::because(Cause::CancelRequested, "as you wish");
+    let events = vec![
+        Event::Queued { prompt_tokens: 37, n: 2, max_tokens: 64 },
+        Event::BlocksAllocated { held: 4, cached_tokens: 16, shared: 1 },
+        Event::PrefillStart,
+        Event::Computed { step: StepId(1064), prompt_tokens: 21, generated: 2, discarded: 3, late: 1 },
+        Event::RowsDropped { step: StepId(1065), layers: 7 },
+        Event::FirstToken,
+        Event::Preempted,
+        Event::CancelReceived { cause: Cause::CancelRequested },
+        Event::CancelApplied { cause: Cause::CancelRequested, phase: Phase::Decode },
+        Event::Suspended,
+        Event::Attached,
+        Event::Orphaned,
+        Event::AttemptEnded { outcome },
+        Event::FenceCompleted { step: StepId(1066) },
+        Event::Released { receipt: Receipt { blocks_held: 0, blocks_peak: 4, blocks_shared: 1, steps: 21, fence: StepId(1066) } },
+    ];
+    let id = attempt("r1");
+    let record = |(at, event)| Record { at: Time(at), run: Some(id.key.clone()), attempt: id.attempt, event };
+    (8_000..).zip(events).map(record).collect()
 }
 
 pub fn opening() -> Opening {

@@ -160,6 +160,7 @@ pub fn up() -> impl Strategy<Value = Up> {
         text().prop_map(|why| Up::DeviceLost { why }),
         attempts().prop_map(|attempts| Up::Ask { attempts }),
         Just(Up::Draining),
+        vec(prop::sample::select(crate::samples::records()), 0..5).prop_map(|records| Up::Records { records }),
     ]
 }
 

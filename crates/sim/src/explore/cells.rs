@@ -28,10 +28,21 @@ pub const ATTEMPT_STATES: [&str; 14] = [
 /// Its events.
 pub const ATTEMPT_EVENTS: [&str; 9] = ["submit", "tokenised", "scheduled", "first_token", "preempt", "suspend", "attach", "end", "drained"];
 /// States of a call; `waiting again` is accepted after a lost attempt.
-pub const CALL_STATES: [&str; 10] =
-    ["accepted", "waiting again", "dispatched", "live", "stopping", "ended", "released", "void", "settled(proven)", "settled(void)"];
+pub const CALL_STATES: [&str; 11] = [
+    "accepted",
+    "waiting again",
+    "dispatched",
+    "live",
+    "stopping",
+    "ended",
+    "released",
+    "void",
+    "settled(proven)",
+    "settled(void)",
+    "handed_back",
+];
 /// Its events; `other_attempt` is any word about another attempt than the current one.
-pub const CALL_EVENTS: [&str; 10] = [
+pub const CALL_EVENTS: [&str; 11] = [
     "dispatch",
     "worker_accepted",
     "want",
@@ -42,6 +53,7 @@ pub const CALL_EVENTS: [&str; 10] = [
     "delivered",
     "retry",
     "other_attempt",
+    "worker_handed_back",
 ];
 
 /// Cells that were met, as bits by state.
@@ -105,13 +117,18 @@ fn call_row(state: CallState, current: u32) -> usize {
         CallState::Void { .. } => 7,
         CallState::Settled { proven: true, .. } => 8,
         CallState::Settled { proven: false, .. } => 9,
+        CallState::HandedBack => 10,
     }
 }
 
 fn call_column(current: u32, event: CallEvent) -> usize {
     use CallEvent as E;
     match event {
-        E::WorkerEnded { attempt, .. } | E::WorkerReleased { attempt } | E::WorkerAccepted { attempt } | E::WorkerLost { attempt, .. }
+        E::WorkerEnded { attempt, .. }
+        | E::WorkerHandedBack { attempt, .. }
+        | E::WorkerReleased { attempt }
+        | E::WorkerAccepted { attempt }
+        | E::WorkerLost { attempt, .. }
             if attempt != current =>
         {
             9
@@ -125,6 +142,7 @@ fn call_column(current: u32, event: CallEvent) -> usize {
         E::WorkerLost { again: true, .. } => 6,
         E::Delivered(_) => 7,
         E::Retry => 8,
+        E::WorkerHandedBack { .. } => 10,
     }
 }
 

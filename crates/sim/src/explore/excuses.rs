@@ -111,5 +111,7 @@ pub const EXCUSES: &[Excuse] = &[
         &["worker_lost(again)"],
         "no further attempt is offered once there is an outcome",
     ),
+    call(&["handed_back"], &[], "no worker of these worlds is told to stop; the simulator's are"),
+    call(&[], &["worker_handed_back"], "no worker of these worlds is told to stop; the simulator's are"),
     call(&["settled(proven)", "settled(void)"], &["want", "delivered"], "a settled run's dispatch is let go of"),
 ];

@@ -1,0 +1,38 @@
+//! `kvit gateway`: wiring only. The front door of `kvit serve`, with links to workers in other processes in place of one in its own.
+//!
+//! Invariant: `listening on ...` is printed once, when the socket listens, whether any worker is there yet or not, and nothing else goes to
+//! stdout.
+
+use gateway::{Gateway, Identity};
+use observe::{Clock, Journal};
+
+use super::loaded::{incarnation, log};
+use super::serve::{bind, raise_file_limit, serve};
+use super::settings;
+use crate::config::{ConfigError, ServeConfig};
+use crate::failure::Failure;
+
+/// Serves until told to stop.
+///
+/// # Errors
+/// No worker is named, an address is none or cannot be listened on, runs that were left unsettled, or a second signal.
+pub fn run(config: &ServeConfig) -> Result<(), Failure> {
+    if config.worker.addresses().is_empty() {
+        let why = "is needed: name at least one, as in --worker 127.0.0.1:8100".to_owned();
+        return Err(ConfigError::Range { name: "worker", why }.into());
+    }
+    log(config);
+    raise_file_limit(config.connections_max);
+    let listener = bind(config)?;
+    let journal = Journal::new(Clock::start(), settings::journal(config));
+    let who = Identity { name: config.name.get_or("gateway").into(), incarnation: incarnation() };
+    tracing::info!(name = %who.name, incarnation = %who.incarnation, workers = config.worker.addresses().len(), "gateway");
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+    runtime.block_on(async {
+        let link = |address: &String| gateway::link(address, &who, journal.clock(), settings::wire(config));
+        let links = config.worker.addresses().iter().map(link).collect::<Result<Vec<_>, _>>();
+        let links = links.map_err(|why| ConfigError::Range { name: "worker", why: why.to_string() })?;
+        let gateway = Gateway::new(settings::gateway(config), links, journal.clone(), who.incarnation);
+        serve(&gateway, listener).await
+    })
+}

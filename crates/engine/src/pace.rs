@@ -51,9 +51,10 @@ impl Pace {
         }
     }
 
-    /// All that a later judgement depends on: when the step that is measured began counts, from `now` back, and only while it is in flight.
+    /// All that a later judgement depends on. Times count from `now` back; when the step that is measured began, only while it is in flight.
     pub(crate) fn hash_state<H: Hasher>(&self, (now, next): (Time, StepId), running: bool, out: &mut H) {
-        let Pace { now: _, alone, measured, untried } = self;
+        let Pace { now: newest, alone, measured, untried } = self;
+        now.since(*newest).hash(out);
         alone.filter(|_| running).map(|(step, began)| (next.0 - step.0, now.since(began))).hash(out);
         (measured, untried).hash(out);
     }

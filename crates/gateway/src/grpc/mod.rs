@@ -74,8 +74,7 @@ fn reflection(stop: &signal::Receiver<bool>) -> Router<Arc<Calls>> {
     let mut router = Router::new();
     match (new, old) {
         (Ok(new), Ok(old)) => {
-            let (new, old) =
-                (new.max_decoding_message_size(NAME_MESSAGE_BYTES_MAX), old.max_decoding_message_size(NAME_MESSAGE_BYTES_MAX));
+            let (new, old) = (new.max_decoding_message_size(NAME_MESSAGE_BYTES_MAX), old.max_decoding_message_size(NAME_MESSAGE_BYTES_MAX));
             router = router
                 .route_service("/grpc.reflection.v1.ServerReflection/{method}", new)
                 .route_service("/grpc.reflection.v1alpha.ServerReflection/{method}", old);

@@ -87,7 +87,10 @@ fn ids_keys_and_a_taken_name_are_as_over_http() {
     // The same key and the same request, whatever it would be called: the same run.
     let again = wire::GenerateRequest { run: Some("two".into()), ..chat(&model, "go", 15_000) };
     let mut two = caller.generate(&[("idempotency-key", "k")], again).expect("it joins");
-    assert_eq!((named(&two, "x-request-id"), named(&two, "x-kvit-requested-id"), named(&two, "x-kvit-joined")), ("one".into(), "two".into(), "true".into()));
+    assert_eq!(
+        (named(&two, "x-request-id"), named(&two, "x-kvit-requested-id"), named(&two, "x-kvit-joined")),
+        ("one".into(), "two".into(), "true".into())
+    );
     caller.read_tokens(&mut two, 2);
     let other = caller.generate(&metadata[1..], chat(&model, "another", 10)).err().expect("the key is in use");
     assert_eq!((other.code(), word(&other)), (Code::InvalidArgument, "idempotency_key_reused"));
@@ -169,7 +172,10 @@ fn reflection_lists_what_is_served_and_describes_it() {
     assert!(matches!(described, MessageResponse::FileDescriptorResponse(files) if !files.file_descriptor_proto.is_empty()));
     let old = tonic_reflection::pb::v1alpha::server_reflection_client::ServerReflectionClient::new(caller.channel.clone());
     let request = tonic_reflection::pb::v1alpha::ServerReflectionRequest::default();
-    let answer = caller.wait({ let mut old = old; async move { old.server_reflection_info(tokio_stream::once(request)).await.map(|_| ()) } });
+    let answer = caller.wait({
+        let mut old = old;
+        async move { old.server_reflection_info(tokio_stream::once(request)).await.map(|_| ()) }
+    });
     assert!(answer.is_ok(), "{answer:?}");
 }
 

@@ -69,7 +69,11 @@ fn a_run_that_is_turned_away_is_a_status_alone() {
     let caller = Grpc::to(&server);
     let refused = |id: &str, request| caller.generate(&[("x-request-id", id)], request).err().expect("it is turned away");
     let over = refused("over", chat(&model, &"0123456789".repeat(2000), 10));
-    assert_eq!((over.code(), over.metadata().get("x-request-id").expect("its id")), (Code::InvalidArgument, &"over".parse().expect("ASCII")), "{over:?}");
+    assert_eq!(
+        (over.code(), over.metadata().get("x-request-id").expect("its id")),
+        (Code::InvalidArgument, &"over".parse().expect("ASCII")),
+        "{over:?}"
+    );
     let mut held = caller.generate(&[("x-request-id", "holder")], chat(&model, "go", 15_000)).expect("it is taken on");
     caller.read_tokens(&mut held, 2);
     let mut queued = caller.generate(&[("x-request-id", "queued")], chat(&model, "hi", 3)).expect("it waits");

@@ -152,10 +152,9 @@ fn a_caller_that_lets_go_at_its_deadline_was_ended_by_it() {
     let server = Server::start(&slow_model(), &[&SLOW[..], &["--log=warn"]].concat());
     let model = model(&server);
     let baseline = rest(&server.kv());
-    for (id, timeout_ms, goes_after_ms, kind, cause) in [
-        ("in-time", 800, 795, "expired", "client_deadline"),
-        ("early", 600_000, 200, "cancelled", "client_reset"),
-    ] {
+    for (id, timeout_ms, goes_after_ms, kind, cause) in
+        [("in-time", 800, 795, "expired", "client_deadline"), ("early", 600_000, 200, "cancelled", "client_reset")]
+    {
         let caller = Grpc::to(&server);
         let metadata = [("x-request-id", id), ("grpc-timeout", &format!("{timeout_ms}m"))];
         let since = std::time::Instant::now();

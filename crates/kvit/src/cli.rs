@@ -4,15 +4,15 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
 
-use crate::config::ServeFlags;
+use crate::config::Flags;
 
 /// An LLM server in which a caller's leaving really stops the compute and really returns the KV blocks, and can prove it.
 #[derive(Debug, Parser)]
 #[command(name = "kvit", version, propagate_version = true, max_term_width = 100)]
 #[command(after_help = "Exit codes: 0 done, 1 failed, 2 wrong usage or configuration, 3 no such run or file, 4 server not reachable, \
-                   130 or 143 `serve` was ended by a second SIGINT or SIGTERM.")]
+                   130 or 143 `serve` or `worker` was ended by a second SIGINT or SIGTERM.")]
 pub struct Cli {
-    /// TOML file with options of `serve`; none is read unless one is named.
+    /// TOML file with options of `serve` and `worker`; none is read unless one is named.
     #[arg(long, global = true, env = "KVIT_CONFIG", value_name = "FILE", hide_env = true)]
     pub config: Option<PathBuf>,
     /// Folder for fetched models.
@@ -27,7 +27,9 @@ pub struct Cli {
 #[derive(Debug, Subcommand)]
 pub enum Command {
     /// Serve a model over the OpenAI API until SIGINT or SIGTERM.
-    Serve(Box<ServeFlags>),
+    Serve(Box<Flags<false>>),
+    /// Run a model for gateways in other processes, over gRPC (kvit.worker.v1), until SIGINT or SIGTERM.
+    Worker(Box<Flags<true>>),
     /// Fetch, list and look into model files.
     #[command(subcommand)]
     Model(ModelCommand),

@@ -1,7 +1,7 @@
 //! The `kvit` binary: command line, configuration and wiring. It decides nothing about a run.
 //!
 //! What is asked for goes to stdout, what is told along the way to stderr. Exit codes: 0 done, 1 failed, 2 wrong usage or configuration,
-//! 3 no such run or file, 4 the server cannot be reached, 130 or 143 `serve` was ended by a second SIGINT or SIGTERM.
+//! 3 no such run or file, 4 the server cannot be reached, 130 or 143 `serve` or `worker` was ended by a second SIGINT or SIGTERM.
 
 mod cli;
 mod client;
@@ -34,8 +34,12 @@ fn run(cli: Cli) -> Result<(), Failure> {
     config::refuse_unknown(&env)?;
     match cli.command {
         Command::Serve(flags) => {
-            let config = config::load(*flags, &env, cli.config.as_deref())?;
+            let config = config::load(flags.0, &env, cli.config.as_deref())?;
             cmd::serve::run(&config, cli.cache)
+        }
+        Command::Worker(flags) => {
+            let config = config::load(flags.0, &env, cli.config.as_deref())?;
+            cmd::worker::run(&config, cli.cache)
         }
         Command::Model(command) => cmd::model::run(command, cli.cache),
         Command::Demo(args) => cmd::demo::run(&args, cli.cache),

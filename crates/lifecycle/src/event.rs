@@ -5,6 +5,7 @@
 use std::sync::Arc;
 
 use crate::message::Receipt;
+use crate::session::PeerState;
 use crate::{Cause, Delivery, Incarnation, Outcome, Phase, RunKey, StepId, Time};
 
 /// One line of the journal.
@@ -141,6 +142,12 @@ pub enum Event {
         /// Why.
         cause: Cause,
     },
+    /// Its gateway is not heard, or does not take what is said to it: the attempt is not scheduled and keeps its blocks (C-10).
+    Suspended,
+    /// Its gateway is back: it goes on where it was.
+    Attached,
+    /// No gateway claims it: the lease is over, or it was disclaimed (C-23). An ordinary cancel follows.
+    Orphaned,
     /// The worker decided how the attempt ends.
     AttemptEnded {
         /// How.
@@ -177,6 +184,29 @@ pub enum Event {
         step: StepId,
         /// Blocks that had to be quarantined.
         quarantined: u32,
+    },
+    /// A gateway opened a connection to the worker.
+    SessionOpened {
+        /// Its name.
+        gateway: Arc<str>,
+        /// Its life.
+        incarnation: Incarnation,
+        /// Which of that life's connections.
+        session: u64,
+    },
+    /// A gateway's connection is over. It proves that nobody reads there, and nothing else (C-10).
+    SessionClosed {
+        /// Its name.
+        gateway: Arc<str>,
+        /// Which connection.
+        session: u64,
+    },
+    /// A gateway stands otherwise with the worker than before.
+    Gateway {
+        /// Its name.
+        gateway: Arc<str>,
+        /// How; `None` if it is forgotten.
+        state: Option<PeerState>,
     },
     /// A message from an older life of its sender, or meant for an older life of this process, changed nothing (C-3).
     StaleMessage,

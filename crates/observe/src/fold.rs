@@ -34,6 +34,10 @@ pub(crate) struct AttemptFold {
     progress: Progress,
     /// Its end is wanted.
     stopping: bool,
+    /// Its gateway is not heard.
+    suspended: bool,
+    /// No gateway claims it.
+    orphaned: bool,
     ended: Option<OutcomeKind>,
     released: bool,
     void: bool,
@@ -140,6 +144,9 @@ impl Run {
         if decided || attempt.stopping || attempt.ended.is_some() || attempt.released {
             return RunState::Stopping;
         }
+        if attempt.suspended {
+            return RunState::Suspended;
+        }
         match attempt.progress {
             Progress::Queued => RunState::Queued,
             Progress::Prefilling => RunState::Prefilling,
@@ -182,6 +189,16 @@ impl Run {
         self.has(Milestone::CancelSent) && !self.has(Milestone::CancelAcknowledged) && !self.is_settled() && !self.is_idle()
     }
 
+    /// Whether a worker that has no gateway in its process has released this attempt, and with it all that it knew of the run.
+    pub(crate) fn has_released(&self, attempt: u32) -> bool {
+        !self.has(Milestone::Accepted) && self.is_over() && self.attempts.iter().any(|a| a.number == attempt && a.released)
+    }
+
+    /// Attempts that no gateway claims and that are not released.
+    pub(crate) fn orphans(&self) -> u64 {
+        self.attempts.iter().filter(|a| a.orphaned && !a.released && !a.void).count() as u64
+    }
+
     pub(crate) fn is_settled(&self) -> bool {
         self.has(Milestone::Settled)
     }
@@ -203,8 +220,17 @@ impl Run {
         if number == 0 || self.attempts.iter().any(|a| a.number == number) {
             return;
         }
-        let fresh =
-            AttemptFold { number, progress: Progress::Queued, stopping: false, ended: None, released: false, void: false, ahead: None };
+        let fresh = AttemptFold {
+            number,
+            progress: Progress::Queued,
+            stopping: false,
+            suspended: false,
+            orphaned: false,
+            ended: None,
+            released: false,
+            void: false,
+            ahead: None,
+        };
         let place = self.attempts.partition_point(|a| a.number < number);
         if place == self.attempts.len() && place > 0 {
             self.stamps = unreleased(&self.stamps);

@@ -9,6 +9,7 @@ use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use lifecycle::event::{Event, Record};
+use lifecycle::session::PeerState;
 use lifecycle::{RunKey, Tenant};
 
 use crate::clock::Clock;
@@ -65,6 +66,8 @@ struct State {
     over: VecDeque<u64>,
     evicted: Evicted,
     next_seq: u64,
+    /// How each gateway stands with the worker, where there is a worker with sessions; the worker bounds how many it knows.
+    gateways: BTreeMap<Arc<str>, PeerState>,
     totals: Totals,
 }
 
@@ -181,6 +184,9 @@ impl State {
             Event::StepDone { .. } => self.totals.steps += 1,
             Event::DeviceFailed { .. } => self.totals.device_failures += 1,
             Event::Defect { .. } => self.totals.defect(Defect::Refused),
+            Event::StaleMessage => self.totals.stale_messages += 1,
+            Event::SessionOpened { .. } => self.totals.sessions_opened += 1,
+            Event::Gateway { gateway, state } => self.gateway(gateway, *state),
             _ => {}
         }
         if let Some(key) = &record.run {
@@ -194,9 +200,29 @@ impl State {
         }
     }
 
+    fn gateway(&mut self, gateway: &Arc<str>, state: Option<PeerState>) {
+        let before = match state {
+            Some(state) => self.gateways.insert(gateway.clone(), state),
+            None => self.gateways.remove(gateway),
+        };
+        if let Some(before) = before {
+            self.totals.gateways[before as usize] -= 1;
+        }
+        if let Some(state) = state {
+            self.totals.gateways[state as usize] += 1;
+        }
+    }
+
     fn fold(&mut self, key: &RunKey, record: &Record, limits: Limits) {
         // Only the front doors' records open a run, the gateway's and the worker's: a late record must not bring a forgotten run back.
         let opens = matches!(record.event, Event::Accepted { .. } | Event::Queued { .. });
+        // A gateway that was started anew may choose a name again that its former life had given: another run (C-23). The worker has released
+        // the first one by then.
+        let again = |run: &Run| matches!(record.event, Event::Queued { .. }) && run.has_released(record.attempt);
+        if let Some(seq) = self.runs.get(key).filter(|run| again(run)).map(|run| run.seq) {
+            self.over.retain(|over| *over != seq);
+            self.drop_run(seq);
+        }
         if !self.runs.contains_key(key) {
             if !opens {
                 self.totals.unmatched += 1;
@@ -205,12 +231,13 @@ impl State {
             self.open(key, record, limits);
         }
         let Some(run) = self.runs.get_mut(key) else { return };
-        let (state, awaits, over) = (run.state(), run.awaits_acknowledgement(), run.is_over());
+        let (state, awaits, over, orphans) = (run.state(), run.awaits_acknowledgement(), run.is_over(), run.orphans());
         run.fold(record, &mut self.totals);
         let totals = &mut self.totals;
         totals.runs[state as usize] -= 1;
         totals.runs[run.state() as usize] += 1;
         totals.unacknowledged = totals.unacknowledged - u64::from(awaits) + u64::from(run.awaits_acknowledgement());
+        totals.orphans = totals.orphans - orphans + run.orphans();
         if !over && run.is_over() {
             self.over.push_back(run.seq);
         }
@@ -242,9 +269,16 @@ impl State {
             }
             None => return,
         };
-        let Some(run) = self.order.remove(&seq).and_then(|key| self.runs.remove(&key)) else { return };
+        if let Some(run) = self.drop_run(seq) {
+            self.evicted.push(run.key, limits.evicted);
+        }
+    }
+
+    fn drop_run(&mut self, seq: u64) -> Option<Run> {
+        let run = self.order.remove(&seq).and_then(|key| self.runs.remove(&key))?;
         self.totals.runs[run.state() as usize] -= 1;
         self.totals.unacknowledged -= u64::from(run.awaits_acknowledgement());
-        self.evicted.push(run.key, limits.evicted);
+        self.totals.orphans -= run.orphans();
+        Some(run)
     }
 }

@@ -9,6 +9,7 @@
 use std::time::Duration;
 
 use lifecycle::message::Snapshot;
+use lifecycle::session::PeerState;
 use lifecycle::{ByPhase, Cause, Incarnation, OutcomeKind, Phase, Waste};
 
 use crate::accounts;
@@ -123,6 +124,10 @@ pub(crate) struct Totals {
     pub cancels_sent: u64,
     pub cancels_repeated: u64,
     pub preemptions: u64,
+    pub suspensions: u64,
+    pub orphaned: u64,
+    pub stale_messages: u64,
+    pub sessions_opened: u64,
     pub prefix_cached: u64,
     pub released: u64,
     pub settled: u64,
@@ -132,6 +137,10 @@ pub(crate) struct Totals {
     pub unmatched: u64,
     /// Gauge: runs that the journal holds, by state.
     pub runs: [u64; RunState::ALL.len()],
+    /// Gauge: gateways that the worker knows, by how they stand.
+    pub gateways: [u64; PeerState::ALL.len()],
+    /// Gauge: attempts that no gateway claims and that are not released.
+    pub orphans: u64,
     /// Gauge: cancels that nobody has confirmed yet.
     pub unacknowledged: u64,
     /// Gauge: records in the journal's ring.
@@ -183,6 +192,7 @@ impl Totals {
         self.expose_runs(&mut text);
         self.expose_work(&mut text);
         self.expose_cancels(&mut text);
+        self.expose_sessions(&mut text);
         self.expose_defects(&mut text);
         self.expose_journal(&mut text, limits);
         text.finish()
@@ -277,6 +287,22 @@ impl Totals {
                 f.histogram(&[("cause", cause.as_str())], &BOUNDS_US, &h.counts, h.sum_us);
             }
         }
+    }
+
+    /// Where the worker has sessions with gateways in other processes; all 0 where it has not.
+    fn expose_sessions(&self, text: &mut Text) {
+        let mut f = text.gauge("kvit_sessions", "Gateways that the worker knows, by how they stand with it.");
+        for state in PeerState::ALL {
+            f.sample(&[("state", state.as_str())], self.gateways[state as usize]);
+        }
+        text.counter("kvit_sessions_opened_total", "Connections that gateways opened to the worker.").sample(&[], self.sessions_opened);
+        text.counter("kvit_suspensions_total", "Times an attempt was suspended because its gateway was not heard or did not read.")
+            .sample(&[], self.suspensions);
+        text.gauge("kvit_orphaned_attempts", "Attempts that no gateway claims and that are not released yet.").sample(&[], self.orphans);
+        text.counter("kvit_reaped_attempts_total", "Attempts that were cancelled because no gateway claimed them.")
+            .sample(&[], self.orphaned);
+        text.counter("kvit_stale_messages_total", "Messages of an older life or of another tenure, which changed nothing.")
+            .sample(&[], self.stale_messages);
     }
 
     fn expose_defects(&self, text: &mut Text) {

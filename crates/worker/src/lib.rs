@@ -6,13 +6,24 @@
 //!     tokenising threads┘  └──────────┼────┴── StepDone ────┘
 //!                                     └──Up──► gateway      (journal: every effect that is a record)
 //! ```
-//! Invariant: cannot see `gateway`; no run's state lives outside the engine thread, but for a prompt being tokenised.
+//! The gateway is in the same process and speaks over channels (`start`), or there are many in other processes, which have sessions over gRPC
+//! (`start_sessions`, `grpc`).
+//!
+//! Invariant: cannot see `gateway`; no run's and no session's state lives outside the engine thread, but for a prompt being tokenised.
 
 mod answer;
+mod carry;
+mod door;
+mod drain;
 mod engine_thread;
+pub mod grpc;
 mod mail;
+mod sessions;
+mod start;
 mod text;
 mod tokenise;
 
-pub use engine_thread::{Closed, Worker, WorkerConfig, start};
+pub use door::{Door, Session};
+pub use sessions::{Outlet, SessionsCut};
+pub use start::{Closed, SessionWorker, Worker, WorkerConfig, start, start_sessions};
 pub use text::Text;

@@ -5,11 +5,15 @@ mod child;
 pub mod demo;
 pub mod estimate;
 pub mod kv;
+mod loaded;
 pub mod model;
 pub mod runs;
 pub mod serve;
+mod settings;
+mod signals;
 pub mod soak;
 pub mod trace;
+pub mod worker;
 
 use ::model::kernel::Isa as KernelIsa;
 

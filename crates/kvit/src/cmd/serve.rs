@@ -2,31 +2,21 @@
 //!
 //! Invariant: `listening on ...` is printed once, after the socket listens and the model is loaded, and nothing else goes to stdout.
 
-mod settings;
-mod signals;
-
-use std::io::IsTerminal;
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
-use std::time::{SystemTime, UNIX_EPOCH};
 
 use anyhow::Context;
 use gateway::{Gateway, Here, Link, LinkClosed};
-use lifecycle::Incarnation;
-use lifecycle::message::ModelInfo;
-use model::arch::llama::{Llama, Precision};
-use model::cpu::CpuDevice;
-use model::error::ModelError;
-use model::gguf::Gguf;
 use observe::{Clock, Journal};
-use worker::{Text, Worker};
+use worker::Worker;
 
+use super::loaded::{Loaded, incarnation, log};
+use super::settings;
+use super::signals::Signals;
 use crate::config::ServeConfig;
 use crate::failure::Failure;
 use crate::model_file::{self, Cache};
 use crate::out;
-use signals::Signals;
 
 /// Messages of the worker that may wait for the gateway; the gateway's pump never waits for a caller.
 const UP_LIMIT: usize = 1024;
@@ -36,11 +26,7 @@ const UP_LIMIT: usize = 1024;
 /// # Errors
 /// An address that cannot be listened on, no model, a file that is none, runs that were left unsettled, or a second signal.
 pub fn run(config: &ServeConfig, cache: Option<PathBuf>) -> Result<(), Failure> {
-    tracing_subscriber::fmt()
-        .with_max_level(settings::level(config))
-        .with_writer(std::io::stderr)
-        .with_ansi(std::io::stderr().is_terminal())
-        .init();
+    log(config);
     raise_file_limit(config.connections_max);
     // Before the model is fetched and packed: a port that is taken is known at once.
     let listener = bind(config)?;
@@ -93,63 +79,12 @@ fn bind(config: &ServeConfig) -> anyhow::Result<TcpListener> {
 
 /// Loads the model and starts the worker over it.
 fn start_worker(config: &ServeConfig, path: &Path, journal: &Journal) -> anyhow::Result<(Worker, Link)> {
-    let named = || path.display().to_string();
-    let gguf = Gguf::open(path).with_context(named)?;
-    let text = Text::load(&gguf).with_context(named)?;
-    let llama = Llama::load(&gguf, Precision::Fast).with_context(named)?;
-    let device = CpuDevice::new(Arc::new(llama), settings::device(config)).map_err(|e| {
-        let option = if matches!(e, ModelError::Pool { .. }) { "; lower kv_blocks" } else { "" };
-        anyhow::Error::from(e).context(format!("cannot start the device{option}"))
-    })?;
-    let id = model_id(path);
-    tracing::info!(model = %id, isa = device.isa().name(), threads = config.threads.get(), blocks = config.kv_blocks, "model loaded");
-    let info = ModelInfo {
-        id: id.as_str().into(),
-        context: engine::Device::limits(&device).context,
-        default_max_tokens: config.default_max_tokens,
-        created: SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_secs()),
-    };
+    let Loaded { device, text, info } = Loaded::load(config, path)?;
     let incarnation = incarnation();
-    let settings = settings::worker(config, &id, incarnation);
+    let settings = settings::worker(config, &info.id, incarnation);
     let (up, from_worker) = tokio::sync::mpsc::channel(UP_LIMIT);
-    let worker = worker::start(settings, Box::new(device), Arc::new(text), journal.clone(), up).context("cannot start the worker")?;
+    let worker = worker::start(settings, device, text, journal.clone(), up).context("cannot start the worker")?;
     let send = worker.sender();
     let send = Box::new(move |message| send(message).map_err(|_| LinkClosed));
     Ok((worker, Link::thread(Here { incarnation, model: info, name: "local".into() }, send, from_worker)))
-}
-
-/// A fresh one: this life of this process's gateway or worker.
-fn incarnation() -> Incarnation {
-    Incarnation(uuid::Uuid::now_v7().as_u128())
-}
-
-/// The model's name on the API: the file's, in lower case, without its ending and its quantisation.
-fn model_id(path: &Path) -> String {
-    let stem = path.file_stem().unwrap_or_default().to_string_lossy().to_lowercase();
-    let quantisation = |tail: &str| {
-        let digits = tail.trim_start_matches(|c: char| c.is_ascii_alphabetic());
-        ["q", "iq", "f", "bf"].contains(&&tail[..tail.len() - digits.len()]) && digits.starts_with(|c: char| c.is_ascii_digit())
-    };
-    match stem.rsplit_once(['.', '-']) {
-        Some((name, tail)) if quantisation(tail) && !name.is_empty() => name.to_owned(),
-        _ => stem,
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_model_is_called_by_its_file_without_the_quantisation() {
-        for (file, id) in [
-            ("models/SmolLM2-135M-Instruct.Q4_1.gguf", "smollm2-135m-instruct"),
-            ("Qwen2.5-0.5B-Instruct-BF16.gguf", "qwen2.5-0.5b-instruct"),
-            ("Qwen2.5-0.5B.gguf", "qwen2.5-0.5b"),
-            ("tiny.gguf", "tiny"),
-            ("q8_0.gguf", "q8_0"),
-        ] {
-            assert_eq!(model_id(Path::new(file)), id, "{file}");
-        }
-    }
 }

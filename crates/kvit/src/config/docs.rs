@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use super::options::OptionDoc;
-use super::{OPTIONS, OTHER_VARIABLES};
+use super::{OPTIONS, OTHER_VARIABLES, commands};
 
 /// The default where it is no fixed text.
 fn told_default(option: &OptionDoc) -> Option<&'static str> {
@@ -19,7 +19,8 @@ pub fn json() -> Value {
     let option = |o: &OptionDoc| {
         let default = told_default(o).map_or_else(o.default, str::to_owned);
         let flag = format!("--{}", o.key.replace('_', "-"));
-        json!({"key": o.key, "flag": flag, "variable": o.variable(), "value": o.kind.to_lowercase(), "default": default, "about": o.about})
+        let commands: Vec<&str> = commands::of(o.key).split(", ").collect();
+        json!({"key": o.key, "commands": commands, "flag": flag, "variable": o.variable(), "value": o.kind.to_lowercase(), "default": default, "about": o.about})
     };
     let variables = OTHER_VARIABLES.iter().map(|(name, about)| json!({"variable": name, "about": about}));
     json!({"object": "config", "options": OPTIONS.iter().map(option).collect::<Vec<_>>(), "variables": variables.collect::<Vec<_>>()})
@@ -33,12 +34,14 @@ pub fn markdown() -> String {
          Flags stand over the environment, the environment over the TOML file that `--config FILE` or `KVIT_CONFIG` names (none is read\n\
          otherwise), the file over the defaults. An option has one name: `kv_blocks` in the file is `KVIT_KV_BLOCKS` in the environment and\n\
          `--kv-blocks` on the command line. A name that is not listed here is refused, with the one that was probably meant.\n\n\
-         ## `kvit serve`\n\n\
-         | key | value | default | what it does |\n|---|---|---|---|\n",
+         The second column says which command reads it: one file may serve several, but a flag that its command does not read is refused, too.\n\n\
+         ## Options\n\n\
+         | key | command | value | default | what it does |\n|---|---|---|---|---|\n",
     );
     for option in OPTIONS {
         let default = told_default(option).map_or_else(|| format!("`{}`", (option.default)()), str::to_owned);
-        out += &format!("| `{}` | {} | {default} | {} |\n", option.key, option.kind.to_lowercase(), option.about);
+        let (key, command, kind) = (option.key, commands::of(option.key), option.kind.to_lowercase());
+        out += &format!("| `{key}` | {command} | {kind} | {default} | {} |\n", option.about);
     }
     out += "\n## Every command\n\n| variable | what it does |\n|---|---|\n";
     for (name, about) in OTHER_VARIABLES {

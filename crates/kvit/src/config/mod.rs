@@ -1,16 +1,18 @@
-//! What `kvit serve` can be told: one list of options, each with its default and its sentence, read from flags over environment over TOML.
+//! What `kvit serve` and `kvit worker` can be told: one list of options, each with its default and its sentence, read from flags over environment over TOML.
 //!
 //! An option has one name. `kv_blocks` is `--kv-blocks` on the command line, `KVIT_KV_BLOCKS` in the environment and `kv_blocks` in the
 //! file, and docs/config.md is printed from the same list (`kvit config`), so none can be forgotten in one place.
 //!
 //! Invariant: a name that is not in the list is an error that says where it stands and what was probably meant; nothing is ignored.
 
+mod commands;
 mod docs;
 mod env;
 mod file;
 mod options;
 mod value;
 
+pub use commands::Flags;
 pub use docs::{json, markdown};
 pub use env::refuse_unknown;
 pub use options::{OPTIONS, ServeConfig, ServeFlags};

@@ -6,7 +6,7 @@
 use serde::Deserialize;
 
 use super::ConfigError;
-use super::value::{Isa, LogLevel, ModelPath, Threads};
+use super::value::{Isa, LogLevel, ModelPath, ProcessName, Threads};
 
 /// One option as the reference shows it.
 #[derive(Clone, Copy, Debug)]
@@ -30,7 +30,7 @@ impl OptionDoc {
 
 macro_rules! options {
     ($($key:ident : $kind:ty, $word:literal = $default:expr, $about:literal;)+) => {
-        /// What one source says: each option, or nothing about it. Also the flags of `kvit serve`.
+        /// What one source says: each option, or nothing about it. Also the flags of the commands that take options; `Flags` says which.
         #[derive(Clone, Debug, Default, PartialEq, clap::Args, Deserialize)]
         #[serde(deny_unknown_fields)]
         pub struct ServeFlags {
@@ -57,6 +57,13 @@ macro_rules! options {
             /// Fills what no source says with the defaults.
             pub fn fill(self) -> ServeConfig {
                 ServeConfig { $($key: self.$key.unwrap_or_else(|| $default),)+ }
+            }
+
+            /// Options that this source sets.
+            pub fn keys(&self) -> Vec<&'static str> {
+                let mut keys = Vec::new();
+                $(if self.$key.is_some() { keys.push(stringify!($key)); })+
+                keys
             }
 
             /// Sets one option from text; `None` if there is no such option.
@@ -152,6 +159,30 @@ options! {
         "Longest `wait_ms` of a cancel request.";
     allow_half_close: bool, "BOOLEAN" = false,
         "Whether a caller that closes only its sending side is still there. Hardly any client does that, and a proxy that closes does.";
+    listen: String, "ADDRESS:PORT" = "127.0.0.1:8100".to_owned(),
+        "Where a worker listens for gateways; port 0 picks a free one, which the `listening on` line names. Whoever reaches it can use it: it asks for no password.";
+    name: ProcessName, "NAME" = ProcessName::default(),
+        "The worker's name, the same after a restart: gateways know by it that a newer life of the same worker answers. 1 to 64 of A-Z a-z 0-9 . _ : ~ -.";
+    heartbeat_ms: u64, "MILLISECONDS" = 50,
+        "Pause between two frames of a session when there is nothing else to say.";
+    suspend_after_ms: u64, "MILLISECONDS" = 250,
+        "How long a gateway may be silent before its runs are no longer scheduled; they keep their blocks. At least twice `heartbeat_ms`.";
+    lease_ms: u64, "MILLISECONDS" = 10_000,
+        "How long after a gateway's last sign of life its runs end with `orphaned`. The longer of this and the gateway's own counts. Above `suspend_after_ms`.";
+    resend_after_ms: u64, "MILLISECONDS" = 200,
+        "How long a message of a session may be unacknowledged before it is sent again.";
+    session_window: u64, "NUMBER" = 512,
+        "Messages of a session on their way at once, each way.";
+    session_outbox_max: usize, "NUMBER" = 8192,
+        "Messages kept for a gateway that does not acknowledge them; with more, its runs are suspended until it does.";
+    session_gateways_max: usize, "NUMBER" = 64,
+        "Gateways that a worker serves at once, those included whose lease is over and that are not forgotten yet. Each may have two sessions for a while, the newer of which counts.";
+    session_tombstones_max: usize, "NUMBER" = 1024,
+        "Cancels for runs that have not come, kept for each gateway.";
+    ask_every_ms: u64, "MILLISECONDS" = 5_000,
+        "How often a worker asks a gateway which runs it claims.";
+    hello_timeout_ms: u64, "MILLISECONDS" = 5_000,
+        "How long a gateway may take to say who it is on a new session.";
     journal_records: usize, "NUMBER" = 65_536,
         "Records kept in the journal's ring; the oldest go first.";
     journal_runs: usize, "NUMBER" = 10_000,
@@ -171,7 +202,7 @@ impl ServeConfig {
     /// # Errors
     /// The first option that is out of range.
     pub fn check(&self) -> Result<(), ConfigError> {
-        let at_least_one: [(&'static str, u64); 12] = [
+        let at_least_one: [(&'static str, u64); 21] = [
             ("kv_blocks", self.kv_blocks.into()),
             ("step_tokens", self.step_tokens.into()),
             ("max_running", self.max_running.into()),
@@ -184,6 +215,15 @@ impl ServeConfig {
             ("stream_buffer_events", self.stream_buffer_events as u64),
             ("unread_max_ms", self.unread_max_ms),
             ("readers_max", self.readers_max as u64),
+            ("heartbeat_ms", self.heartbeat_ms),
+            ("suspend_after_ms", self.suspend_after_ms),
+            ("resend_after_ms", self.resend_after_ms),
+            ("session_window", self.session_window),
+            ("session_outbox_max", self.session_outbox_max as u64),
+            ("session_gateways_max", self.session_gateways_max as u64),
+            ("session_tombstones_max", self.session_tombstones_max as u64),
+            ("ask_every_ms", self.ask_every_ms),
+            ("hello_timeout_ms", self.hello_timeout_ms),
         ];
         for (name, value) in at_least_one {
             if value == 0 {
@@ -203,6 +243,14 @@ impl ServeConfig {
         if self.client_lost_after_ms < CLIENT_LOST_AFTER_MIN_MS {
             let why = format!("must be at least {CLIENT_LOST_AFTER_MIN_MS}: the kernel probes by the second, and a probe needs an answer");
             return Err(ConfigError::Range { name: "client_lost_after_ms", why });
+        }
+        if self.suspend_after_ms < 2 * self.heartbeat_ms {
+            let why = format!("must be at least twice heartbeat_ms ({}): one lost heartbeat is no silence", self.heartbeat_ms);
+            return Err(ConfigError::Range { name: "suspend_after_ms", why });
+        }
+        if self.lease_ms <= self.suspend_after_ms {
+            let why = format!("must be above suspend_after_ms ({})", self.suspend_after_ms);
+            return Err(ConfigError::Range { name: "lease_ms", why });
         }
         if self.max_running > self.step_tokens {
             let why = format!("is {}, more than step_tokens ({}): a step must hold a token of each", self.max_running, self.step_tokens);

@@ -50,6 +50,50 @@ impl fmt::Display for Threads {
     }
 }
 
+/// A process's name, the same through all its lives.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(try_from = "String")]
+pub struct ProcessName(String);
+
+impl ProcessName {
+    /// The name.
+    pub fn get(&self) -> &str {
+        &self.0
+    }
+}
+
+impl Default for ProcessName {
+    fn default() -> Self {
+        ProcessName("worker".to_owned())
+    }
+}
+
+impl TryFrom<String> for ProcessName {
+    type Error = String;
+
+    /// The same characters and length as a tenant's: what the protocol allows.
+    fn try_from(text: String) -> Result<Self, String> {
+        match lifecycle::Tenant::parse(&text) {
+            Ok(_) => Ok(ProcessName(text)),
+            Err(why) => Err(why.to_string()),
+        }
+    }
+}
+
+impl FromStr for ProcessName {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        text.to_owned().try_into()
+    }
+}
+
+impl fmt::Display for ProcessName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
 /// The model file asked for, or none.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(transparent)]

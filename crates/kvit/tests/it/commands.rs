@@ -137,7 +137,7 @@ fn every_command_that_answers_has_a_machines_form() {
     let mut found = Vec::new();
     leaves(&[], &mut found);
     let with = |json: bool| found.iter().filter(|(_, h)| h.contains("--json") == json).map(|(c, _)| c.as_str()).collect::<Vec<_>>();
-    assert_eq!(with(false), ["serve"], "it answers over HTTP, and prints the one line that says where");
+    assert_eq!(with(false), ["serve", "worker"], "they answer over HTTP and gRPC, and print the one line that says where");
     let expected =
         ["model pull", "model list", "model inspect", "demo", "trace", "kv", "runs", "estimate", "soak", "bench forward", "config"];
     assert_eq!(with(true), expected);
@@ -149,11 +149,14 @@ fn the_reference_for_a_machine_has_every_option_of_the_one_for_people() {
     let text = run(&["config"]).out;
     let (options, variables) = (json["options"].as_array().unwrap(), json["variables"].as_array().unwrap());
     assert_eq!(options.len() + variables.len(), text.lines().filter(|l| l.starts_with("| `")).count());
-    let help = run(&["serve", "--help"]).out;
+    let help = ["serve", "worker"].map(|command| (command, run(&[command, "--help"]).out));
     for option in options {
         let of = |name: &str| option[name].as_str().unwrap();
-        assert!(text.contains(&format!("| `{}` | {} | ", of("key"), of("value"))), "{option}");
-        assert!(help.contains(&format!("{} <", of("flag"))), "{option}");
+        let commands: Vec<&str> = option["commands"].as_array().unwrap().iter().filter_map(|c| c.as_str()).collect();
+        assert!(text.contains(&format!("| `{}` | {} | {} | ", of("key"), commands.join(", "), of("value"))), "{option}");
+        for (command, help) in &help {
+            assert_eq!(help.contains(&format!("{} <", of("flag"))), commands.contains(command), "{command} {option}");
+        }
         assert_eq!(of("variable"), format!("KVIT_{}", of("key").to_uppercase()));
         assert!(text.contains(of("about")) && !of("default").is_empty() || of("key") == "model", "{option}");
     }

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
+use crate::grpc_client::{self, Grpc};
 use crate::http2::{Http2, Stream};
 use crate::lab::{Lab, in_lab};
 use crate::server::{Caller, SLOW, Server, chat_body, long_prompt, rest, slow_model};
@@ -140,6 +141,33 @@ fn an_http1_caller_that_vanishes_is_lost_in_every_phase() {
 #[test]
 fn an_http2_caller_that_vanishes_is_lost_in_every_phase() {
     in_lab("lost::an_http2_caller_that_vanishes_is_lost_in_every_phase", |lab| every_phase(lab, Http::Two));
+}
+
+/// A call is an HTTP/2 stream, and so it is with what finds its caller lost: PINGs, and what is sent and not acknowledged.
+// field: F-78
+#[test]
+fn a_grpc_caller_that_vanishes_is_lost_in_every_phase() {
+    in_lab("lost::a_grpc_caller_that_vanishes_is_lost_in_every_phase", |lab| {
+        let server = start("--max-running 2");
+        let (model, baseline) = (grpc_client::model(&server), rest(&server.kv()));
+        let ask = |id: &str, content: &str| {
+            let caller = Grpc::over(lab.connect(server.port), None);
+            let call = caller.generate(&[("x-request-id", id)], grpc_client::chat(&model, content, 3000)).expect("it is taken on");
+            (caller, call)
+        };
+        let (one, mut decode) = ask("decode", "go");
+        one.read_tokens(&mut decode, 2);
+        let prefill = ask("prefill", &long_prompt("p"));
+        server.wait_run("prefill", "reach prefill", |run| run["milestones"]["prefill_start"].is_number());
+        let queued = ask("queued", "hello");
+        server.wait_run("queued", "queue", |run| run["milestones"]["queued"].is_number());
+        lab.cut();
+        for phase in ["queued", "prefill", "decode"] {
+            lost(&server, phase, phase);
+        }
+        assert_eq!(rest(&server.kv()), baseline);
+        drop((one, decode, prefill, queued));
+    });
 }
 
 /// The server's host asks who has the address, nobody answers, and what was silence becomes an error: the cause is the same.

@@ -29,6 +29,7 @@ mod servers;
 mod soak;
 mod stalled;
 mod storm;
+mod worker;
 
 use std::path::Path;
 use std::process::{Command, Output, Stdio};

@@ -34,7 +34,8 @@ impl WorkerSide {
         let suspends = (silent || full) && !peer.suspended;
         peer.suspended |= silent || full;
         let orphans = lease_over && !std::mem::replace(&mut peer.lease_over, lease_over);
-        let asks = !silent && now >= peer.ask_at;
+        // One more question to somebody who takes none would only fill its outbox.
+        let asks = !peer.suspended && now >= peer.ask_at;
         if asks {
             peer.ask_at = now.after(config.ask_every);
         }

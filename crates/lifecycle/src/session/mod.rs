@@ -31,7 +31,7 @@ use std::time::Duration;
 pub use frame::{ClockSample, Echo, Frame, Hello, Refused, Welcome};
 pub use gateway_side::{GatewayEffect, GatewaySide, LinkState};
 pub use lane::Lane;
-pub use worker_io::{PeerCut, WorkerEffect};
+pub use worker_io::{PeerCut, PeerState, WorkerEffect};
 pub use worker_side::WorkerSide;
 
 /// What both sides go by. Gateway and worker should agree on `lease`: each states it when a session opens, and the longer one counts.

@@ -39,6 +39,39 @@ pub enum WorkerEffect {
     Stale,
 }
 
+/// How a gateway stands with a worker.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum PeerState {
+    /// It is heard, and its attempts are scheduled.
+    Here,
+    /// It is not heard or does not take what is said to it: its attempts are suspended.
+    Suspended,
+    /// Its lease is over; its attempts are orphaned.
+    LeaseOver,
+}
+
+impl PeerState {
+    /// Every state.
+    pub const ALL: [PeerState; 3] = [PeerState::Here, PeerState::Suspended, PeerState::LeaseOver];
+
+    /// Its word.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            PeerState::Here => "here",
+            PeerState::Suspended => "suspended",
+            PeerState::LeaseOver => "lease_over",
+        }
+    }
+
+    pub(super) fn of(peer: &Peer) -> PeerState {
+        match (peer.lease_over, peer.suspended) {
+            (true, _) => PeerState::LeaseOver,
+            (_, true) => PeerState::Suspended,
+            _ => PeerState::Here,
+        }
+    }
+}
+
 /// A gateway as it stands at a worker.
 #[derive(Clone, PartialEq, Debug)]
 pub struct PeerCut {
@@ -67,18 +100,18 @@ impl WorkerSide {
         self.held.iter().map(|(id, held)| (id, &*held.owner.0, held.suspended))
     }
 
+    /// Gateways by name, and how each stands. O(gateways), whatever they own.
+    pub fn states(&self) -> impl Iterator<Item = (&Arc<str>, PeerState)> {
+        self.peers.iter().map(|(name, peer)| (name, PeerState::of(peer)))
+    }
+
     /// Gateways by name.
     pub fn gateways(&self) -> Vec<PeerCut> {
         let count = |owner: Owner| self.held.values().filter(|h| h.owner == owner).count() as u32;
-        let state = |p: &Peer| match (p.lease_over, p.suspended) {
-            (true, _) => "lease_over",
-            (_, true) => "suspended",
-            _ => "here",
-        };
         let cut = |(name, p): (&Arc<str>, &Peer)| PeerCut {
             gateway: name.clone(),
             incarnation: p.life,
-            state: state(p),
+            state: PeerState::of(p).as_str(),
             attempts: count((name.clone(), p.life)),
             waiting: p.lane.waiting() as u32,
             clock: p.clock,

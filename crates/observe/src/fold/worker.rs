@@ -51,6 +51,18 @@ impl Run {
                 self.ahead(record.attempt, Ahead::preempted);
                 self.progress(record.attempt, Progress::Preempted);
             }
+            Event::Suspended => {
+                totals.suspensions += 1;
+                self.suspended(record.attempt, true);
+            }
+            Event::Attached => self.suspended(record.attempt, false),
+            Event::Orphaned => {
+                if let Some(attempt) = self.attempt_mut(record.attempt)
+                    && !std::mem::replace(&mut attempt.orphaned, true)
+                {
+                    totals.orphaned += 1;
+                }
+            }
             Event::CancelReceived { cause } => {
                 self.stamps.mark(Milestone::CancelReceived, at);
                 self.mark_stopping(record.attempt);
@@ -76,6 +88,12 @@ impl Run {
                 }
             }
             _ => {}
+        }
+    }
+
+    fn suspended(&mut self, number: u32, suspended: bool) {
+        if let Some(attempt) = self.attempt_mut(number) {
+            attempt.suspended = suspended;
         }
     }
 

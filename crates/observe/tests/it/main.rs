@@ -2,6 +2,7 @@
 
 mod journal;
 mod metrics;
+mod sessions;
 mod story;
 mod timeline;
 mod totals;

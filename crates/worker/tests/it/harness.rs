@@ -70,6 +70,40 @@ pub fn greedy(max_tokens: u32) -> Params {
     Params { sampling, max_tokens: Some(max_tokens), ignore_eos: true, ..Params::default() }
 }
 
+/// Takes in what concerns a run; whatever else was said comes back.
+pub fn see(seen: &mut HashMap<String, Seen>, message: Up) -> Option<Up> {
+    let name = |a: &AttemptId| a.key.run.as_str().to_string();
+    match message {
+        Up::Step { deltas, .. } => {
+            for d in deltas {
+                let seen = seen.entry(name(&d.attempt)).or_default();
+                assert_eq!(seen.outcome, None, "a token after the end");
+                seen.tokens.entry(d.sequence).or_default().extend(d.tokens);
+                let bits = d.logprobs.iter().map(|l| {
+                    let top = l.top.iter().map(|(token, _, logprob)| (*token, logprob.to_bits()));
+                    std::iter::once((l.token, l.logprob.to_bits())).chain(top).collect()
+                });
+                seen.logprobs.entry(d.sequence).or_default().extend(bits);
+                seen.text.entry(d.sequence).or_default().push_str(&d.text);
+                if let Some(cause) = d.finish {
+                    seen.finish.insert(d.sequence, cause);
+                }
+            }
+        }
+        Up::Ended { attempt, outcome, .. } => {
+            let before = seen.entry(name(&attempt)).or_default().outcome.replace(outcome);
+            assert_eq!(before, None, "a second outcome");
+        }
+        Up::Released { attempt, receipt } => {
+            assert_eq!(receipt.blocks_held, 0);
+            seen.entry(name(&attempt)).or_default().released += 1;
+        }
+        Up::CancelAcknowledged { attempt, won } => seen.entry(name(&attempt)).or_default().acknowledged.push(won),
+        other => return Some(other),
+    }
+    None
+}
+
 impl Rig {
     pub fn new(path: &Path, sizes: Sizes) -> Rig {
         let gguf = Gguf::open(path).expect("the model can be read");
@@ -118,38 +152,12 @@ impl Rig {
     }
 
     fn take(&mut self, message: Up) {
-        let name = |a: &AttemptId| a.key.run.as_str().to_string();
-        match message {
-            Up::Step { deltas, .. } => {
-                for d in deltas {
-                    let seen = self.seen.entry(name(&d.attempt)).or_default();
-                    assert_eq!(seen.outcome, None, "a token after the end");
-                    seen.tokens.entry(d.sequence).or_default().extend(d.tokens);
-                    let bits = d.logprobs.iter().map(|l| {
-                        let top = l.top.iter().map(|(token, _, logprob)| (*token, logprob.to_bits()));
-                        std::iter::once((l.token, l.logprob.to_bits())).chain(top).collect()
-                    });
-                    seen.logprobs.entry(d.sequence).or_default().extend(bits);
-                    seen.text.entry(d.sequence).or_default().push_str(&d.text);
-                    if let Some(cause) = d.finish {
-                        seen.finish.insert(d.sequence, cause);
-                    }
-                }
-            }
-            Up::Ended { attempt, outcome, .. } => {
-                let before = self.seen.entry(name(&attempt)).or_default().outcome.replace(outcome);
-                assert_eq!(before, None, "a second outcome");
-            }
-            Up::Released { attempt, receipt } => {
-                assert_eq!(receipt.blocks_held, 0);
-                self.seen.entry(name(&attempt)).or_default().released += 1;
-            }
-            Up::CancelAcknowledged { attempt, won } => self.seen.entry(name(&attempt)).or_default().acknowledged.push(won),
-            Up::Snapshot { ask, snapshot } => {
+        match see(&mut self.seen, message) {
+            Some(Up::Snapshot { ask, snapshot }) => {
                 self.snapshots.insert(ask, *snapshot);
             }
-            Up::Accepted { .. } | Up::Ask { .. } | Up::Draining => {}
-            Up::DeviceLost { why } => self.device_lost.push(why),
+            Some(Up::DeviceLost { why }) => self.device_lost.push(why),
+            _ => {}
         }
     }
 

@@ -3,4 +3,5 @@
 mod harness;
 mod lost_device;
 mod neighbours;
+mod sessions;
 mod stories;

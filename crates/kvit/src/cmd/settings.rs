@@ -5,10 +5,12 @@ use std::time::Duration;
 use engine::EngineConfig;
 use gateway::GatewayConfig;
 use lifecycle::Incarnation;
+use lifecycle::session::SessionConfig;
 use model::cpu::CpuOptions;
 use observe::Limits;
 use tracing_subscriber::filter::LevelFilter;
 use worker::WorkerConfig;
+use worker::grpc::GrpcConfig;
 
 use crate::config::{LogLevel, ServeConfig};
 
@@ -55,6 +57,33 @@ pub fn worker(config: &ServeConfig, model: &str, incarnation: Incarnation) -> Wo
         engine: engine(config, model),
         tokenise_threads: config.tokenise_threads as usize,
         deadline: Duration::from_millis(config.worker_deadline_ms),
+    }
+}
+
+/// A worker's sessions with gateways in other processes.
+pub fn session(config: &ServeConfig) -> SessionConfig {
+    let ms = Duration::from_millis;
+    SessionConfig {
+        heartbeat: ms(config.heartbeat_ms),
+        suspend_after: ms(config.suspend_after_ms),
+        lease: ms(config.lease_ms),
+        resend_after: ms(config.resend_after_ms),
+        window: config.session_window,
+        outbox_max: config.session_outbox_max,
+        gateways_max: config.session_gateways_max,
+        tombstones_max: config.session_tombstones_max,
+        ask_every: ms(config.ask_every_ms),
+        ..SessionConfig::default()
+    }
+}
+
+/// The server that those sessions come to. A gateway that connects again has two for a while.
+pub fn grpc(config: &ServeConfig) -> GrpcConfig {
+    GrpcConfig {
+        connections_max: config.connections_max,
+        sessions_max: config.session_gateways_max.saturating_mul(2),
+        hello_timeout: Duration::from_millis(config.hello_timeout_ms),
+        ..GrpcConfig::default()
     }
 }
 

@@ -3,18 +3,19 @@
 use std::net::{Shutdown, TcpStream};
 use std::os::unix::net::UnixStream;
 use std::process::{Child, Command, Stdio};
-use std::sync::Mutex;
 use std::time::Duration;
 
-use hyper_util::rt::TokioIo;
+use hyper::body::Incoming;
+use hyper_util::rt::{TokioExecutor, TokioIo};
 use protocol::runs_v1::generate_event::Event;
 use protocol::runs_v1::generate_request::Prompt;
 use protocol::runs_v1::runs_client::RunsClient;
 use protocol::runs_v1::{self as wire, GenerateEvent, GenerateRequest};
 use tokio::runtime::Runtime;
+use tonic::body::Body;
 use tonic::metadata::{MetadataKey, MetadataMap};
-use tonic::transport::{Channel, Endpoint};
 use tonic::{Request, Status, Streaming};
+use tower::util::BoxCloneSyncService;
 
 use crate::server::{PATIENCE, Server};
 
@@ -29,9 +30,11 @@ threading.Thread(target=copy, args=(far, near), daemon=True).start()
 copy(near, far)
 ";
 
+/// One connection, without tonic's own transport: that counts a call's deadline itself, and whoever is to hear the server's word must not.
+pub type Channel = BoxCloneSyncService<http::Request<Body>, http::Response<Incoming>, hyper::Error>;
+
 /// A connection, and the thread that drives it.
 pub struct Grpc {
-    // Dropped last: whatever else is dropped may want it.
     pub client: RunsClient<Channel>,
     pub channel: Channel,
     socket: Option<TcpStream>,
@@ -81,15 +84,19 @@ impl Grpc {
         S: hyper::rt::Read + hyper::rt::Write + Send + Unpin + 'static,
     {
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().expect("a runtime");
-        let channel = runtime.block_on(async {
-            let stream = Mutex::new(Some(make()));
-            let connector = tower::service_fn(move |_: http::Uri| {
-                let stream = stream.lock().expect("nobody panics with it").take();
-                async { stream.ok_or_else(|| std::io::Error::other("the one connection was used")) }
-            });
-            let endpoint = Endpoint::from_static("http://t").initial_stream_window_size(window);
-            endpoint.connect_with_connector(connector).await.expect("the server speaks HTTP/2")
+        let send = runtime.block_on(async {
+            let mut http2 = hyper::client::conn::http2::Builder::new(TokioExecutor::new());
+            let (send, driver) = http2.initial_stream_window_size(window).handshake(make()).await.expect("the server speaks HTTP/2");
+            tokio::spawn(driver);
+            send
         });
+        let channel = BoxCloneSyncService::new(tower::service_fn(move |mut request: http::Request<Body>| {
+            let path = request.uri().path_and_query().cloned().expect("a call has a path");
+            let uri = http::Uri::builder().scheme("http").authority("t").path_and_query(path).build();
+            *request.uri_mut() = uri.expect("a URI");
+            let mut send = send.clone();
+            async move { send.send_request(request).await }
+        }));
         let client = RunsClient::new(channel.clone()).max_decoding_message_size(16 << 20);
         Grpc { client, channel, socket: None, holder: None, runtime }
     }

@@ -148,24 +148,28 @@ fn an_http2_caller_that_vanishes_is_lost_in_every_phase() {
 #[test]
 fn a_grpc_caller_that_vanishes_is_lost_in_every_phase() {
     in_lab("lost::a_grpc_caller_that_vanishes_is_lost_in_every_phase", |lab| {
-        let server = start("--max-running 2");
+        let (server, full) = (start(""), start("--max-running 1"));
         let (model, baseline) = (grpc_client::model(&server), rest(&server.kv()));
-        let ask = |id: &str, content: &str| {
+        let ask = |server: &Server, id: &str, content: &str| {
             let caller = Grpc::over(lab.connect(server.port), None);
             let call = caller.generate(&[("x-request-id", id)], grpc_client::chat(&model, content, 3000)).expect("it is taken on");
             (caller, call)
         };
-        let (one, mut decode) = ask("decode", "go");
+        let (one, mut decode) = ask(&server, "decode", "go");
         one.read_tokens(&mut decode, 2);
-        let prefill = ask("prefill", &long_prompt("p"));
+        let prefill = ask(&server, "prefill", &long_prompt("p"));
         server.wait_run("prefill", "reach prefill", |run| run["milestones"]["prefill_start"].is_number());
-        let queued = ask("queued", "hello");
-        server.wait_run("queued", "queue", |run| run["milestones"]["queued"].is_number());
+        // Elsewhere somebody who stays has the only place.
+        let mut holder = Caller::chat(&full, "holder", &chat_body("go", 6000, true));
+        holder.read_tokens(1);
+        let queued = ask(&full, "queued", "hello");
+        full.wait_run("queued", "queue", |run| run["milestones"]["queued"].is_number());
         lab.cut();
-        for phase in ["queued", "prefill", "decode"] {
-            lost(&server, phase, phase);
+        for (server, phase) in [(&full, "queued"), (&server, "prefill"), (&server, "decode")] {
+            lost(server, phase, phase);
         }
         assert_eq!(rest(&server.kv()), baseline);
+        assert!(!holder.read_tokens(2).is_empty(), "who did not vanish noticed nothing");
         drop((one, decode, prefill, queued));
     });
 }

@@ -2,6 +2,7 @@
 
 pub mod bench;
 mod child;
+pub mod conformance;
 pub mod demo;
 pub mod estimate;
 pub mod kv;
@@ -11,6 +12,7 @@ pub mod runs;
 pub mod serve;
 mod settings;
 mod signals;
+pub mod sim;
 pub mod soak;
 pub mod trace;
 pub mod worker;

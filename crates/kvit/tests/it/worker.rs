@@ -19,14 +19,14 @@ use crate::server::{PATIENCE, lasting_model, tiny_model};
 use crate::{kvit, run};
 
 /// A worker's process; ended by its id when dropped.
-struct Process {
+pub struct Process {
     child: Child,
-    address: String,
+    pub address: String,
     _cache: tempfile::TempDir,
 }
 
 impl Process {
-    fn start(model: &std::path::Path, flags: &[&str]) -> Process {
+    pub fn start(model: &std::path::Path, flags: &[&str]) -> Process {
         let cache = tempfile::tempdir().expect("a folder");
         let model = model.to_str().expect("a path that is text");
         let mut args = vec!["worker", "--listen", "127.0.0.1:0", "--name", "w1", "--threads", "1", "--kv-blocks", "2048", "--model", model];

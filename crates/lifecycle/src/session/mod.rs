@@ -55,6 +55,8 @@ pub struct SessionConfig {
     pub gateways_max: usize,
     /// Cancels for attempts that have not come, kept for each gateway. Default 1024.
     pub tombstones_max: usize,
+    /// How long such a cancel is kept, whatever becomes of the gateway that sent it. Longer than a run may wait to be sent. Default 15 min.
+    pub tombstone_keep: Duration,
     /// How often a worker asks a gateway which attempts it claims. Default 5 s.
     pub ask_every: Duration,
     /// Attempts in one such question. Default 1024.
@@ -73,6 +75,7 @@ impl Default for SessionConfig {
             outbox_max: 8192,
             gateways_max: 64,
             tombstones_max: 1024,
+            tombstone_keep: Duration::from_secs(900),
             ask_every: Duration::from_secs(5),
             ask_max: 1024,
         }

@@ -205,8 +205,8 @@ impl<R: Rules> World<R> {
         let id = of.id(&self.scene.names);
         let cut = self.worker.engine.snapshot(false, &|_| false);
         // Nobody else ends by it.
-        let others = (0..self.scene.names.len() as u8).filter(|run| *run != of.run).map(|run| self.current_try(run));
-        let wrong = others.filter(|o| self.fates_of(*o).ended == Some(Cause::CancelRequested) && !self.asked(*o)).next();
+        let mut others = (0..self.scene.names.len() as u8).filter(|run| *run != of.run).map(|run| self.current_try(run));
+        let wrong = others.find(|o| self.fates_of(*o).ended == Some(Cause::CancelRequested) && !self.asked(*o));
         if let Some(other) = wrong {
             let (word, name) = (self.scene.word(other), self.scene.word(of));
             self.violate("C-1", format!("the cancel of {name} ends {word}"));

@@ -226,10 +226,9 @@ impl<R: Rules> Search<R> {
                 self.report.stopped = Stopped::Violated;
                 return;
             }
-            let mut length = if at < OPEN { far[at as usize] } else { 0 };
-            for node in way.into_iter().rev() {
+            let rest = if at < OPEN { far[at as usize] } else { 0 };
+            for (length, node) in (rest..).zip(way.into_iter().rev()) {
                 (state[node as usize], far[node as usize]) = (2, length);
-                length += 1;
             }
         }
         self.report.longest = far.into_iter().max().unwrap_or(0);

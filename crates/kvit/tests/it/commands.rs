@@ -147,6 +147,8 @@ fn every_command_that_answers_has_a_machines_form() {
         "kv",
         "runs",
         "estimate",
+        "sim explore",
+        "museum",
         "soak",
         "conformance",
         "bench forward",

@@ -62,9 +62,12 @@ fn a_gateway_that_is_stopped_and_goes_on_has_lost_nothing() {
     let mut gateway = Gateway::connected(&host, "g", 1, setup.session);
     gateway.submit("r", &PROMPT, greedy(300));
     gateway.until("ten tokens", |g| g.tokens("r") >= 10);
-    // Its connection stays open; it says nothing.
-    host.until("its run to be suspended", |host| host.suspended("r") > 0);
-    host.until("the step in flight to be over", |host| host.snapshot().held.steps == 0);
+    // Its connection stays open; it says nothing. A machine that stood still may have suspended it before.
+    std::thread::sleep(setup.session.suspend_after * 2);
+    host.until("its run to be suspended, and the step in flight to be over", |host| {
+        let cut = host.snapshot();
+        cut.held.steps == 0 && cut.attempts.iter().all(|a| a.state == "suspended")
+    });
     let computed = host.steps("r");
     std::thread::sleep(Duration::from_millis(200));
     assert_eq!(host.steps("r"), computed, "nothing is scheduled");

@@ -30,6 +30,8 @@ pub(super) struct AttemptTruth {
     /// Its gateway has concluded that this life of the worker is over.
     pub fenced: bool,
     pub orphaned: bool,
+    /// The worker said that it turned the submit down, and no engine had got it.
+    pub turned_down: bool,
 }
 
 /// The truth about a run.
@@ -174,7 +176,8 @@ impl Oracle {
         let truth = &mut self.runs[run];
         if let Some(before) = truth.attempts.last() {
             self.met.again += 1;
-            if !before.fenced {
+            // Over at its worker, or never begun there, is as good as fenced.
+            if !before.fenced && before.released == 0 && !before.turned_down {
                 return self.fail("C-9", || format!("{attempt} begins and the attempt before it is not fenced"));
             }
         }
@@ -190,6 +193,7 @@ impl Oracle {
             suspended: false,
             fenced: false,
             orphaned: false,
+            turned_down: false,
         });
     }
 
@@ -199,7 +203,7 @@ impl Oracle {
             return self.fail("C-2", || format!("{attempt} is executed and no gateway has placed it"));
         };
         truth.submitted += 1;
-        let right = truth.submitted == 1 && (truth.worker, truth.life) == (worker, life);
+        let right = truth.submitted == 1 && !truth.turned_down && (truth.worker, truth.life) == (worker, life);
         if !right {
             self.fail("C-2", || format!("{attempt} is executed a second time, or where it was not sent (worker-{})", worker + 1));
         }
@@ -260,6 +264,14 @@ impl Oracle {
     pub fn fenced(&mut self, run: usize, worker: usize, life: Incarnation) {
         let attempts = &mut self.runs[run].attempts;
         attempts.iter_mut().filter(|a| (a.worker, a.life) == (worker, life)).for_each(|a| a.fenced = true);
+    }
+
+    /// A worker that stops gave a run back that it has nothing of, or never had.
+    // contract: C-2
+    pub fn handed_back(&mut self, run: usize) {
+        if let Some(attempt) = self.runs[run].attempts.last_mut() {
+            attempt.turned_down |= attempt.submitted == 0;
+        }
     }
 
     pub fn owner_died(&mut self, gateway: usize, life: Incarnation) {

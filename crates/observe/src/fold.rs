@@ -207,8 +207,9 @@ impl Run {
         self.has(Milestone::CancelSent) && !self.has(Milestone::CancelAcknowledged) && !self.is_settled() && !self.is_idle()
     }
 
+    /// Whether a worker that has no gateway in its process has released this attempt, and with it all that it knew of the run.
     pub(crate) fn has_released(&self, attempt: u32) -> bool {
-        self.attempts.iter().any(|a| a.number == attempt && a.released)
+        !self.has(Milestone::Accepted) && self.is_over() && self.attempts.iter().any(|a| a.number == attempt && a.released)
     }
 
     pub(crate) fn known(&self, number: u32) -> Option<AttemptKnown> {

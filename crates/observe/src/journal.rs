@@ -223,7 +223,7 @@ impl State {
         let opens = matches!(record.event, Event::Accepted { .. } | Event::Queued { .. });
         // A gateway that was started anew may choose a name again that its former life had given: another run (C-23). The worker has released
         // the first one by then.
-        let again = |run: &Run| matches!(record.event, Event::Queued { .. }) && run.is_over() && run.has_released(record.attempt);
+        let again = |run: &Run| matches!(record.event, Event::Queued { .. }) && run.has_released(record.attempt);
         if let Some(seq) = self.runs.get(key).filter(|run| again(run)).map(|run| run.seq) {
             self.over.retain(|over| *over != seq);
             self.drop_run(seq);

@@ -333,7 +333,13 @@ impl EngineThread {
         for (gateway, state) in news {
             match state {
                 Some(state) => drop(told.insert(gateway.clone(), state)),
-                None => drop(told.remove(&gateway)),
+                None => {
+                    told.remove(&gateway);
+                    // A connection of a gateway that nothing is known of any more: it has to say hello again.
+                    if let Some(Connection { session, .. }) = sessions.open.remove(&gateway) {
+                        self.journal.record(None, 0, Event::SessionClosed { gateway: gateway.clone(), session });
+                    }
+                }
             }
             tracing::info!(%gateway, state = state.map_or("forgotten", PeerState::as_str), "gateway");
             self.journal.record(None, 0, Event::Gateway { gateway, state });

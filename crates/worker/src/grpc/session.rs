@@ -64,7 +64,7 @@ impl Frames {
         if self.door.has_ended() {
             return Status::unavailable("the worker has ended");
         }
-        Status::cancelled("a newer session of this gateway has taken this one's place")
+        Status::cancelled("a newer session of this gateway has taken this one's place, or it was forgotten after two leases of silence")
     }
 }
 

@@ -130,3 +130,23 @@ fn a_gateway_that_is_gone_for_good_is_forgotten() {
     assert_eq!(host.journal.count(|r| matches!(&r.event, Event::Gateway { state: None, .. })), 1);
     host.assert_at_rest();
 }
+
+#[test]
+fn a_gateway_that_was_stopped_for_so_long_that_it_was_forgotten_begins_anew() {
+    let mut setup = short_lease();
+    setup.session.lease = Duration::from_millis(300);
+    let host = Host::new(&setup);
+    let mut gateway = Gateway::connected(&host, "g", 1, setup.session);
+    gateway.submit("r", &PROMPT, greedy(450));
+    gateway.until("ten tokens", |g| g.tokens("r") >= 10);
+    host.until("it to be forgotten", |host| host.sessions().gateways.is_empty());
+    // Its connection was there all the time, and is over now.
+    gateway.until("it to see that the worker's lease is over", |g| !g.lost.is_empty());
+    host.until("its session to be closed", |host| host.journal.count(|r| matches!(r.event, Event::SessionClosed { .. })) > 0);
+    gateway.connect().expect("it is taken");
+    gateway.submit("s", &PROMPT, greedy(20));
+    assert_eq!(gateway.released("s").tokens[&0], alone(&PROMPT, &greedy(20)).0);
+    // What was said while it was known may lie in its connection; that is the truth, too.
+    assert!(matches!(gateway.cause("r"), None | Some(Cause::Orphaned)), "{:?}", gateway.cause("r"));
+    host.assert_at_rest();
+}

@@ -77,14 +77,12 @@ fn an_older_life_and_an_older_connection_are_refused_and_counted() {
 
 #[test]
 fn a_stream_that_breaks_the_rules_ends_and_says_why() {
-    let mut setup = Setup::default();
-    setup.grpc.hello_timeout = Duration::from_millis(200);
+    let setup = Setup::default();
     let host = Host::new(&setup);
     let head = wire::Head { from: vec![1; 16], to: vec![2; 16], tenure: 1, ..wire::Head::default() };
     let frame = |head| wire::Down { kind: Some(wire::down::Kind::Frame(wire::DownFrame { head: Some(head), message: None })) };
     let too_large = opening(VERSIONS, Hello { gateway: "g".repeat(9 << 20).into(), ..hello(1, 9) });
     let cases = [
-        (vec![], Code::DeadlineExceeded, "no Hello"),
         (vec![frame(head.clone())], Code::InvalidArgument, "no Hello"),
         (vec![wire::Down { kind: None }], Code::InvalidArgument, "Down.kind"),
         (vec![too_large], Code::OutOfRange, "message"),
@@ -101,6 +99,14 @@ fn a_stream_that_breaks_the_rules_ends_and_says_why() {
     gateway.submit("r", &[1, 2], greedy(3));
     assert_eq!(gateway.released("r").outcome.map(|o| o.cause), Some(Cause::Length));
     host.assert_at_rest();
+}
+
+#[test]
+fn a_stream_without_a_hello_is_ended() {
+    let mut setup = Setup::default();
+    setup.grpc.hello_timeout = Duration::from_millis(100);
+    let status = said(&Host::new(&setup), vec![]);
+    assert_eq!((status.code(), status.message()), (Code::DeadlineExceeded, "no Hello came in time (hello_timeout_ms)"));
 }
 
 #[test]

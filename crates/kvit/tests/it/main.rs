@@ -9,6 +9,7 @@ mod documents;
 mod drain;
 mod endings;
 mod evicted;
+mod faults;
 mod gateway;
 mod http2;
 mod http2_leaving;

@@ -1,362 +1,234 @@
-"""A worker for kvit in Python. It speaks kvit.worker.v1 (crates/protocol/proto/kvit/worker/v1/session.proto) and was written from that file
-alone. Its model says the prompt again, a byte a token, one token of each attempt a step.
+"""A worker for kvit in Python. It speaks kvit.worker.v1 and was written from session.proto alone. Its model is `echo`."""
 
-    pip install -r requirements.txt
-    python worker.py --port 7070
-    kvit conformance 127.0.0.1:7070        # does it keep the protocol?
-    kvit gateway --worker 127.0.0.1:7070   # let it serve
-"""
-import argparse, asyncio, collections, os, pathlib, sys, time
+import argparse, asyncio, collections, contextlib, re
 
 import grpc
 
-sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "crates/protocol/proto"))
-pb, rpc = grpc.protos_and_services("kvit/worker/v1/session.proto")
+import echo, required
+from gateway import ASK, HEARTBEAT, ME, RESEND_AFTER, S, SUSPEND, WINDOW, Gateway, now, pb, rpc
 
-S = 1_000_000  # All times are in microseconds.
-HEARTBEAT, RESEND, PAUSE, SUSPEND, LEASE, ASK = S // 20, S // 5, S // 100, S // 4, 10 * S, 5 * S
-WINDOW, FRAME_BYTES, OUTBOX, GATEWAYS, TOMBSTONES, NAMES = 512, 8 << 20, 8192, 64, 1024, 4096
-UNITS, CONTEXT, TOKENS = 64, 4096, 256
-ME = int(time.time() * 1000).to_bytes(6, "big") + os.urandom(10)  # grows from life to life
+HELLO_TIMEOUT, FRAME_BYTES, GATEWAYS, TOMBSTONES, UNITS = 5, 8 << 20, 64, 1024, 64
 
 
-def now():
-    return time.clock_gettime_ns(time.CLOCK_BOOTTIME) // 1000
-
-
-def name(attempt):
+def key(attempt):
     return attempt.tenant, attempt.run, attempt.attempt
 
 
-class Peer:
-    """One life of one gateway: both lanes, and when it was heard."""
-
-    def __init__(self, hello, tenure):
-        self.gateway, self.life, self.tenure, self.mark = hello.gateway, hello.incarnation, tenure, 0
-        self.kept, self.acknowledged, self.next, self.received, self.missing = collections.deque(), 0, 1, 0, False
-        self.sent, self.again, self.echoed, self.ask_at = 0, 0, now(), now() + ASK
-        self.tombstones, self.lease, self.wake = {}, max(LEASE, hello.lease_us), asyncio.Event()
-        self.suspended = self.over = False
-        self.open(hello)
-
-    def open(self, hello):
-        self.session, self.heard, self.stamp, self.owes = hello.session, now(), (hello.stamp_us, now()), True
-        self.next = self.acknowledged + 1
-
-    def say(self, **message):
-        self.kept.append(message)
-        self.wake.set()
-
-    def hear(self, head):
-        """Takes in a frame's head; says whether its message is the next one."""
-        self.heard, at = now(), now()
-        if 0 < head.received - self.acknowledged <= len(self.kept):
-            for _ in range(head.received - self.acknowledged):
-                self.kept.popleft()
-            self.acknowledged, self.next, self.sent = head.received, max(self.next, head.received + 1), at
-        if head.missing and at - self.again > PAUSE:
-            self.next, self.again = self.acknowledged + 1, at
-        if head.stamp_us >= self.stamp[0]:
-            self.stamp = head.stamp_us, at
-        if head.HasField("echo") and head.echo.stamp_us <= at:
-            self.echoed = max(self.echoed, head.echo.stamp_us)
-        if head.number == 0 or len(self.kept) > 2 * OUTBOX:
-            return False
-        self.owes, fresh = True, head.number == self.received + 1
-        self.missing |= head.number > self.received + 1
-        self.received += fresh
-        return fresh
-
-    def frames(self):
-        """What goes out now. A frame at least for each heartbeat: the writer calls once a heartbeat."""
-        if self.next > self.acknowledged + 1 and now() - self.sent > RESEND:
-            self.next = self.acknowledged + 1
-        if self.next == self.acknowledged + 1:
-            self.sent = now()
-        first, self.next = self.next, min(self.acknowledged + len(self.kept), self.acknowledged + WINDOW) + 1
-        numbers = list(range(first, self.next)) or [0]
-        for number in numbers:
-            message = self.kept[number - self.acknowledged - 1] if number else {}
-            head = pb.Head(**{"from": ME}, to=self.life, tenure=self.tenure, number=number, received=self.received, missing=self.missing)
-            head.stamp_us, head.echo.stamp_us, head.echo.held_us = now(), self.stamp[0], now() - self.stamp[1]
-            yield pb.Up(frame=pb.UpFrame(head=head, **message))
-        self.missing = self.owes = False
+def outcome(cause):
+    return pb.Outcome(cause=cause, kind=1 + sum(cause > last for last in (2, 10, 14, 18)))  # the table at Cause is in their order
 
 
 class Run:
-    """An attempt that is not released."""
+    """An attempt that is not released. `told`: the gateways that hear how it ends."""
 
-    def __init__(self, submit, peer):
-        self.id, self.owner, self.told, self.suspended = submit.attempt, peer, {peer}, False
-        kind, text = submit.WhichOneof("prompt"), submit.text.text
-        text = "".join(t.content for t in submit.chat.turns) if kind == "chat" else text
-        self.prompt = list(submit.tokens.ids) if kind == "tokens" else list(text.encode())
-        self.params, self.made, self.life = submit.params, 0, peer.life
-        self.most = submit.params.max_tokens if submit.params.HasField("max_tokens") else TOKENS
-        self.deadlines = [(now() + d.left_us, d.cause) for d in submit.deadlines if d.cause != pb.CAUSE_QUEUE_DEADLINE]
+    def __init__(self, submit, owner):
+        self.id, self.owner, self.told, self.made = submit.attempt, owner, {owner}, 0
+        self.prompt, self.n, room = echo.tokens(submit), submit.params.n, echo.CONTEXT - len(echo.tokens(submit))
+        self.most = min(room, submit.params.max_tokens if submit.params.HasField("max_tokens") else 256)
+        self.deadlines = [(now() + left.left_us, left.cause) for left in submit.deadlines]
+
+    def deadline_over(self):
+        in_force = [(at, cause) for at, cause in self.deadlines if cause != pb.CAUSE_QUEUE_DEADLINE or self.made == 0]
+        return next((cause for at, cause in sorted(in_force) if now() >= at), None)
 
 
 class Worker(rpc.WorkerServicer):
-    def __init__(self, args):
-        self.args, self.peers, self.runs, self.behind = args, {}, {}, {}
-        self.tenures = self.steps = 0
-        self.former, self.draining = [], None
+    def __init__(self, name, step_ms):
+        self.name, self.step_ms, self.gateways, self.runs, self.tenures, self.steps = name, step_ms, {}, {}, 0, 0
 
     # --- sessions ---
 
     async def Session(self, requests, context):
-        down = await anext(aiter(requests), None)
-        if down is None or not down.HasField("hello") or len(down.hello.incarnation) != 16 or not down.hello.gateway:
-            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, "hello: required")
-        hello = down.hello
-        if 1 not in hello.versions:
-            theirs = ", ".join(map(str, sorted(hello.versions)))
-            text = f"no common protocol version: the gateway speaks {theirs}; the worker speaks 1"
-            await context.abort(grpc.StatusCode.FAILED_PRECONDITION, text)
-        peer = self.peers.get(hello.gateway)
-        if peer and (hello.incarnation < peer.life or hello.incarnation == peer.life and hello.session <= peer.session):
-            await context.abort(grpc.StatusCode.ABORTED, "a newer life or a later session of this gateway has been here")
-        if not peer and len(self.peers) + len(self.former) >= GATEWAYS:
-            await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, f"this worker serves {GATEWAYS} gateways already")
-        same = peer and hello.incarnation == peer.life and (hello.resume.worker, hello.resume.tenure) == (ME, peer.tenure)
-        if same:
-            peer.open(hello)
-        else:
-            peer = self.begin(hello, peer)
-        self.go_on(peer)
-        model = pb.Model(id=self.args.model, context=CONTEXT, default_max_tokens=TOKENS, created_s=int(time.time()))
-        limits = pb.Limits(frame_bytes_max=FRAME_BYTES, window=WINDOW, heartbeat_us=HEARTBEAT, resend_after_us=RESEND, suspend_after_us=SUSPEND)
-        welcome = pb.Welcome(version=1, worker=self.args.name, incarnation=ME, tenure=peer.tenure, received=peer.received, model=model)
-        welcome.lease_us, welcome.stamp_us = peer.lease, now()
-        welcome.limits.CopyFrom(limits)
-        yield pb.Up(welcome=welcome)
-        reader = asyncio.create_task(self.read(peer, hello.session, requests))
         try:
-            while not reader.done() and peer.session == hello.session:
-                for frame in list(peer.frames()):
+            down = await asyncio.wait_for(anext(aiter(requests), pb.Down()), HELLO_TIMEOUT)
+            required.check(down)
+            hello = down.hello
+            if not re.fullmatch("[A-Za-z0-9._:~-]{1,64}", hello.gateway) or len(hello.incarnation) != 16:
+                raise ValueError("Hello.gateway is no name, or Hello.incarnation has not 16 bytes")
+        except TimeoutError:
+            await context.abort(grpc.StatusCode.DEADLINE_EXCEEDED, "no Hello came in time")
+        except ValueError as why:
+            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(why))
+        if 1 not in hello.versions:
+            theirs = ", ".join(map(str, sorted(set(hello.versions))))
+            await context.abort(grpc.StatusCode.FAILED_PRECONDITION, f"no common protocol version: the gateway speaks {theirs}; the worker speaks 1")
+        before = self.gateways.get(hello.gateway)
+        if before and (hello.incarnation, hello.session) <= (before.life, before.session if hello.incarnation == before.life else 0):
+            await context.abort(grpc.StatusCode.ABORTED, "a newer life or a later session of this gateway has been here")
+        if not before and len(self.gateways) >= GATEWAYS:
+            await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, f"this worker serves {GATEWAYS} gateways already")
+        resumes = before and hello.incarnation == before.life and (hello.resume.worker, hello.resume.tenure) == (ME, before.tenure)
+        gateway = before if resumes else self.begin(hello, before)
+        gateway.open(hello)
+        welcome = pb.Welcome(version=1, worker=self.name, incarnation=ME, tenure=gateway.tenure, received=gateway.lane.received)
+        welcome.lease_us, welcome.stamp_us = gateway.lease, now()
+        welcome.model.CopyFrom(pb.Model(id="echo", context=echo.CONTEXT, default_max_tokens=256))
+        limits = {"window": WINDOW, "heartbeat_us": HEARTBEAT, "resend_after_us": RESEND_AFTER, "suspend_after_us": SUSPEND}
+        welcome.limits.CopyFrom(pb.Limits(frame_bytes_max=FRAME_BYTES, **limits))
+        yield pb.Up(welcome=welcome)
+        reader = asyncio.create_task(self.read(gateway, hello.session, requests))
+        reader.add_done_callback(lambda _: gateway.wake.set())
+        try:
+            while not reader.done() and gateway.session == hello.session:
+                for frame in list(gateway.frames()):
                     yield frame
-                peer.wake.clear()
-                try:
-                    await asyncio.wait_for(peer.wake.wait(), HEARTBEAT / S)
-                except TimeoutError:
-                    pass
+                gateway.wake.clear()
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(gateway.wake.wait(), HEARTBEAT / S)
         finally:
             reader.cancel()
-        if peer.session != hello.session:
+        if gateway.session != hello.session:
             await context.abort(grpc.StatusCode.CANCELLED, "a newer session has taken this one's place")
+        if reader.done() and not reader.cancelled() and isinstance(reader.exception(), ValueError):
+            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(reader.exception()))
 
     def begin(self, hello, before):
-        """A tenure begins: the first of a life, or another one because the life holds nothing of the one before."""
+        """A new tenure. What the former one left: its own life holds nothing of it any more, a newer life is asked."""
+        same_life = before and before.life == hello.incarnation
         self.tenures += 1
-        peer = self.peers[hello.gateway] = Peer(hello, self.tenures)
-        if self.draining is not None:
-            peer.say(draining=pb.Draining())
-        theirs = [run for run in self.runs.values() if before and run.owner is before]
-        if before and before.life == peer.life:
-            peer.mark = before.mark
-            for run in theirs:
+        gateway = self.gateways[hello.gateway] = Gateway(hello, self.tenures, before.mark if same_life else 0)
+        left = [run for run in self.runs.values() if run.owner.name == gateway.name]
+        if same_life:
+            for run in left:
                 self.end(run, pb.CAUSE_ORPHANED)
-        elif theirs:
-            self.former.append((before, before.echoed + before.lease))
-            for run in theirs:
-                run.suspended = True
-            peer.say(ask=pb.Ask(attempts=[run.id for run in theirs][:NAMES]))
-        return peer
+        elif left:
+            gateway.say(ask=pb.Ask(attempts=[run.id for run in left]))
+        return gateway
 
-    async def read(self, peer, session, requests):
+    async def read(self, gateway, session, requests):
         async for down in requests:
-            frame = down.frame
-            head = frame.head
-            if peer.session != session:
+            required.check(down)
+            frame, kind = down.frame, down.frame.WhichOneof("message")
+            if (kind is None) != (frame.head.number == 0) or down.HasField("hello"):
+                raise ValueError("DownFrame.message: a message of a known kind has a number, and only that")
+            if gateway.session != session:
                 return
-            if getattr(head, "from") != peer.life or head.to != ME or head.tenure != peer.tenure or self.peers.get(peer.gateway) is not peer:
-                continue  # of another life or tenure: it changes nothing
-            fresh = peer.hear(head)
-            self.go_on(peer)
-            if fresh:
-                kind = frame.WhichOneof("message")
-                getattr(self, "on_" + kind)(peer, getattr(frame, kind))
-            if head.number:
-                peer.wake.set()
-
-    def go_on(self, peer):
-        """It was heard, and it hears us: what was suspended goes on."""
-        if now() < min(peer.echoed + 4 * SUSPEND, peer.echoed + peer.lease) and len(peer.kept) <= OUTBOX // 2:
-            peer.suspended = peer.over = False
-            for run in self.runs.values():
-                run.suspended &= run.owner is not peer
+            ours = (gateway.life, ME, gateway.tenure) == (getattr(frame.head, "from"), frame.head.to, frame.head.tenure)
+            if ours and self.gateways.get(gateway.name) is gateway and gateway.hear(frame.head):
+                getattr(self, f"on_{kind}")(gateway, getattr(frame, kind))
 
     # --- messages ---
 
-    def on_submit(self, peer, submit):
-        if submit.number <= peer.mark:
+    def on_submit(self, gateway, submit):
+        if submit.number <= gateway.mark:
             return  # taken before
-        peer.mark = submit.number
-        self.take_on(peer, submit)
-
-    def take_on(self, peer, submit):
-        key, held = name(submit.attempt), self.runs.get(name(submit.attempt))
+        gateway.mark, name, running = submit.number, key(submit.attempt), self.runs.get(key(submit.attempt))
         if submit.worker != ME:
-            return self.turn_down(peer, submit.attempt, pb.CAUSE_WORKER_LOST)
-        if held and held.owner is not peer and held.owner.gateway == peer.gateway:
-            self.behind[key] = peer, submit
-            return self.end(held, pb.CAUSE_ORPHANED)
-        if held:
-            return held.owner is peer or self.turn_down(peer, submit.attempt, pb.CAUSE_INVALID)
-        if self.draining is not None:
-            return self.turn_down(peer, submit.attempt, pb.CAUSE_SHUTDOWN)
-        run = Run(submit, peer)
-        early = [(other, other.tombstones.pop(key)) for other in self.peers.values() if key in other.tombstones]
+            return self.over({gateway}, submit.attempt, pb.CAUSE_WORKER_LOST)
+        if running and running.owner is gateway:
+            return
+        if running and running.owner.name != gateway.name:
+            return self.over({gateway}, submit.attempt, pb.CAUSE_INVALID)
+        if running:
+            self.end(running, pb.CAUSE_ORPHANED)  # an earlier life's
+        early = {other: other.tombstones.pop(name) for other in self.gateways.values() if name in other.tombstones}
+        run = Run(submit, gateway)
         if early:
-            for other, _ in early:
-                self.turn_down(other, submit.attempt, early[0][1])
-            return peer in dict(early) or self.turn_down(peer, submit.attempt, early[0][1])
-        if not run.prompt or not 1 <= run.params.n <= 16 or run.most < 1:
-            return self.turn_down(peer, submit.attempt, pb.CAUSE_INVALID)
-        if len(run.prompt) >= CONTEXT or len(self.runs) >= UNITS:
-            return self.turn_down(peer, submit.attempt, pb.CAUSE_OVER_LIMIT if len(run.prompt) >= CONTEXT else pb.CAUSE_QUEUE_FULL)
-        self.runs[key], run.suspended = run, peer.suspended
-        peer.say(accepted=pb.Accepted(attempt=run.id, prompt_tokens=len(run.prompt)))
+            self.over({gateway, *early}, submit.attempt, next(iter(early.values())))
+        elif not run.prompt or not echo.can(submit.params):
+            self.over({gateway}, submit.attempt, pb.CAUSE_INVALID)
+        elif run.most < 1 or len(self.runs) >= UNITS:
+            self.over({gateway}, submit.attempt, pb.CAUSE_OVER_LIMIT if run.most < 1 else pb.CAUSE_QUEUE_FULL)
+        else:
+            self.runs[name] = run
+            gateway.say(accepted=pb.Accepted(attempt=run.id, prompt_tokens=len(run.prompt)))
 
-    def turn_down(self, peer, attempt, cause, usage=None):
-        outcome = pb.Outcome(cause=cause, kind=KINDS[cause])
-        peer.say(ended=pb.Ended(attempt=attempt, outcome=outcome, usage=usage or pb.Usage()))
-        peer.say(released=pb.Released(attempt=attempt, receipt=pb.Receipt()))
-
-    def on_cancel(self, peer, cancel):
-        run, key = self.runs.get(name(cancel.attempt)), name(cancel.attempt)
-        if key in self.behind and self.behind[key][0] is peer and self.behind[key][1].number == cancel.number:
-            del self.behind[key]
-            peer.say(cancel_acknowledged=pb.CancelAcknowledged(attempt=cancel.attempt, won=cancel.cause))
-            return self.turn_down(peer, cancel.attempt, cancel.cause)
-        if run:
-            run.told.add(peer)
-            peer.say(cancel_acknowledged=pb.CancelAcknowledged(attempt=cancel.attempt, won=cancel.cause))
+    def on_cancel(self, gateway, cancel):
+        name = key(cancel.attempt)
+        if run := self.runs.get(name):
+            run.told.add(gateway)
+            gateway.say(cancel_acknowledged=pb.CancelAcknowledged(attempt=cancel.attempt, won=cancel.cause))
             return self.end(run, cancel.cause)
-        if not 0 < cancel.number <= peer.mark and key not in peer.tombstones:
-            if len(peer.tombstones) >= TOMBSTONES:
+        if not 0 < cancel.number <= gateway.mark:
+            if len(gateway.tombstones) >= TOMBSTONES:
                 return  # nobody may think that it counts: it comes again
-            peer.tombstones[key] = cancel.cause
-        peer.say(cancel_acknowledged=pb.CancelAcknowledged(attempt=cancel.attempt))
+            gateway.tombstones.setdefault(name, cancel.cause)
+        gateway.say(cancel_acknowledged=pb.CancelAcknowledged(attempt=cancel.attempt))
 
-    def on_claim(self, peer, claim):
-        for attempt in claim.attempts:
-            run = self.runs.get(name(attempt))
-            if run and run.owner.gateway == peer.gateway and run.owner is not peer:
-                run.owner, run.suspended = peer, peer.suspended
-                run.told.add(peer)
+    def on_claim(self, gateway, claim):
+        for run in [self.runs.get(key(attempt)) for attempt in claim.attempts]:
+            if run and run.owner.name == gateway.name:
+                run.owner = gateway
+                run.told.add(gateway)
 
-    def on_disclaim(self, peer, disclaim):
-        for run in [self.runs.get(name(attempt)) for attempt in disclaim.attempts]:
-            if run and run.owner.gateway == peer.gateway:
+    def on_disclaim(self, gateway, disclaim):
+        for run in [self.runs.get(key(attempt)) for attempt in disclaim.attempts]:
+            if run and run.owner.name == gateway.name:
                 self.end(run, pb.CAUSE_ORPHANED)
 
     def end(self, run, cause):
-        """The first cause wins: an attempt of this worker holds nothing once it has ended, so both words come together."""
-        if self.runs.pop(name(run.id), None):
-            for peer in run.told:
-                if self.peers.get(peer.gateway) is peer:
-                    self.turn_down(peer, run.id, cause, pb.Usage(prompt=len(run.prompt), generated=run.made * run.params.n))
-            if waiting := self.behind.pop(name(run.id), None):
-                self.take_on(*waiting)
+        """The first cause wins. A run of this model holds nothing once it has ended, so both words come together."""
+        if self.runs.pop(key(run.id), None):
+            self.over(run.told, run.id, cause, pb.Usage(prompt=len(run.prompt), generated=run.made * run.n))
 
-    # --- the engine: a step at a time, and before each a look at the leases ---
+    def over(self, told, attempt, cause, usage=pb.Usage()):
+        for gateway in told:
+            gateway.say(ended=pb.Ended(attempt=attempt, outcome=outcome(cause), usage=usage))
+            gateway.say(released=pb.Released(attempt=attempt, receipt=pb.Receipt()))
+
+    # --- the engine: a look at leases and deadlines before each step ---
+
+    def suspended(self, run):
+        return self.gateways.get(run.owner.name) is not run.owner or not run.owner.is_heard_and_hears()
 
     async def run(self):
         while True:
-            await asyncio.sleep(self.args.step_ms / 1000)
+            await asyncio.sleep(self.step_ms / 1000)
             self.look()
             self.step()
 
     def look(self):
-        at = now()
-        for peer in list(self.peers.values()):
-            theirs = [run for run in self.runs.values() if run.owner is peer]
-            if at >= min(peer.heard + SUSPEND, peer.echoed + 4 * SUSPEND) or len(peer.kept) > OUTBOX:
-                peer.suspended = True
-                for run in theirs:
-                    run.suspended = True
-            elif theirs and at >= peer.ask_at:
-                peer.ask_at = at + ASK
-                peer.say(ask=pb.Ask(attempts=[run.id for run in theirs][:NAMES]))
-            if at >= peer.echoed + peer.lease and not peer.over:
-                peer.over = True
-                for run in theirs:
-                    self.end(run, pb.CAUSE_ORPHANED)
-            if at >= peer.echoed + 2 * peer.lease:
-                del self.peers[peer.gateway]
-        for before, until in [f for f in self.former if at >= f[1]]:
-            for run in [run for run in self.runs.values() if run.owner is before]:
-                self.end(run, pb.CAUSE_ORPHANED)
-            self.former.remove((before, until))
         for run in list(self.runs.values()):
-            if over := [cause for when, cause in run.deadlines if at >= when]:
-                self.end(run, over[0])
+            cause = pb.CAUSE_ORPHANED if now() >= run.owner.lease_until() else run.deadline_over()
+            if cause:
+                self.end(run, cause)
+        for gateway in list(self.gateways.values()):
+            theirs = [run.id for run in self.runs.values() if run.owner is gateway]
+            if theirs and now() >= gateway.ask_at and gateway.is_heard_and_hears():
+                gateway.ask_at = now() + ASK
+                gateway.say(ask=pb.Ask(attempts=theirs))
+            if now() >= gateway.lease_until() + gateway.lease:
+                del self.gateways[gateway.name]
 
     def step(self):
-        going = [run for run in self.runs.values() if not run.suspended]
+        going, deltas = [run for run in self.runs.values() if not self.suspended(run)], collections.defaultdict(list)
         self.steps += bool(going)
-        deltas = collections.defaultdict(list)
         for run in going:
-            token, run.made = run.prompt[run.made % len(run.prompt)], run.made + 1
-            last = {"finish": pb.CAUSE_LENGTH} if run.made == run.most else {}
-            text = chr(token) if token < 128 else "?"
-            for sequence in range(run.params.n):
-                deltas[run.owner].append(pb.Delta(attempt=run.id, sequence=sequence, text=text, tokens=[token], **last))
-        for peer, theirs in deltas.items():
-            peer.say(step=pb.Step(step=self.steps, deltas=theirs))
-        for run in [run for run in going if run.made == run.most]:
-            self.end(run, pb.CAUSE_LENGTH)
+            (token, text), run.made = echo.token(run.prompt, run.made), run.made + 1
+            finish = {"finish": pb.CAUSE_LENGTH} if run.made == run.most else {}
+            for sequence in range(run.n):
+                deltas[run.owner].append(pb.Delta(attempt=run.id, sequence=sequence, text=text, tokens=[token], **finish))
+        for gateway, theirs in deltas.items():
+            gateway.say(step=pb.Step(step=self.steps, deltas=theirs))
+        for run in going:
+            if run.made == run.most:
+                self.end(run, pb.CAUSE_LENGTH)
 
-    # --- the two calls of their own ---
+    # --- the calls outside the session ---
 
     async def Snapshot(self, request, context):
-        states = {True: pb.ATTEMPT_STATE_SUSPENDED, False: pb.ATTEMPT_STATE_DECODING}
-        attempts = [pb.AttemptCut(attempt=run.id, state=states[run.suspended], blocks=1) for run in self.runs.values()]
-        going, active = sum(not run.suspended for run in self.runs.values()), len(self.runs)
-        cut = pb.Snapshot(step=self.steps, block_tokens=CONTEXT, total=UNITS, free=UNITS - active, active=active, running=going, held=pb.Held())
-        cut.queued, cut.held.attempts, cut.held.slots_total = active - going, active, UNITS
-        cut.attempts.extend(attempts)
+        states = [pb.ATTEMPT_STATE_SUSPENDED if self.suspended(run) else pb.ATTEMPT_STATE_DECODING for run in self.runs.values()]
+        active, waiting = len(self.runs), states.count(pb.ATTEMPT_STATE_SUSPENDED)
+        cut = pb.Snapshot(step=self.steps, block_tokens=echo.CONTEXT, total=UNITS, free=UNITS - active, active=active)
+        cut.queued, cut.running, cut.held.attempts, cut.held.slots_total = waiting, active - waiting, active, UNITS
+        cut.tombstones = sum(len(gateway.tombstones) for gateway in self.gateways.values())
+        cut.attempts.extend(pb.AttemptCut(attempt=run.id, state=state, blocks=1) for run, state in zip(self.runs.values(), states))
         return pb.SnapshotReply(worker=ME, snapshot=cut)
 
-    async def Drain(self, request, context):
-        self.draining, alive = now() + request.limit_us, list(self.runs.values())
-        for peer in self.peers.values():
-            peer.say(draining=pb.Draining())
-        while any(name(run.id) in self.runs for run in alive) and now() < self.draining:
-            await asyncio.sleep(self.args.step_ms / 1000)
-        cut = [run for run in alive if name(run.id) in self.runs]
-        for run in cut:
-            self.end(run, pb.CAUSE_SHUTDOWN)
-        finished = [run.id for run in alive if run not in cut]
-        return pb.DrainReply(worker=ME, finished=finished, cancelled=[run.id for run in cut])
 
-
-def kinds():
-    groups = ["STOP LENGTH", "CLIENT_CLOSED CLIENT_RESET CLIENT_LOST CLIENT_STALLED CANCEL_REQUESTED EDGE_TIMEOUT ORPHANED SHUTDOWN"]
-    groups += ["CLIENT_DEADLINE GATEWAY_DEADLINE WORKER_DEADLINE QUEUE_DEADLINE", "WORKER_ERROR DEVICE_ERROR WORKER_LOST UPSTREAM_ERROR"]
-    groups += ["INVALID OVER_LIMIT QUEUE_FULL CANNOT_FIT DEADLINE_UNREACHABLE"]
-    return {pb.Cause.Value("CAUSE_" + cause): kind for kind, group in enumerate(groups, 1) for cause in group.split()}
-
-
-KINDS = kinds()
-
-
-async def serve(args):
-    worker = Worker(args)
+async def serve(worker, address):
     server = grpc.aio.server(options=[("grpc.max_receive_message_length", FRAME_BYTES)])
     rpc.add_WorkerServicer_to_server(worker, server)
-    port = server.add_insecure_port(f"{args.host}:{args.port}")
+    port = server.add_insecure_port(address)
     await server.start()
-    print(f"worker {args.name} listening on grpc://{args.host}:{port}", flush=True)
+    print(f"listening on {address.rpartition(':')[0]}:{port}", flush=True)
     await worker.run()
 
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description="A kvit worker that says its prompt again.")
-    parser.add_argument("--host", default="127.0.0.1")
-    parser.add_argument("--port", type=int, default=0)
+    parser.add_argument("--listen", default="127.0.0.1:7070", help="HOST:PORT; port 0 takes a free one")
     parser.add_argument("--name", default="python")
-    parser.add_argument("--model", default="echo")
     parser.add_argument("--step-ms", type=int, default=20)
-    asyncio.run(serve(parser.parse_args()))
+    args = parser.parse_args()
+    asyncio.run(serve(Worker(args.name, args.step_ms), args.listen))

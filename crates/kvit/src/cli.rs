@@ -47,6 +47,8 @@ pub enum Command {
     Estimate(EstimateArgs),
     /// Let very many callers come and go in every phase, and tell whether anything is left of them.
     Soak(Box<crate::cmd::soak::SoakArgs>),
+    /// Judge a worker, anybody's, by the protocol: a scripted gateway, and a case for each promise of session.proto.
+    Conformance(ConformanceArgs),
     /// Measure this machine.
     #[command(subcommand)]
     Bench(BenchCommand),
@@ -174,6 +176,35 @@ pub struct EstimateArgs {
     /// Seconds that each hop needs to notice and pass the word on.
     #[arg(long, value_name = "SECONDS,...", value_delimiter = ',', required = true, allow_hyphen_values = true)]
     pub latency: Vec<f64>,
+    /// Print JSON.
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// `kvit conformance ADDR`
+#[derive(Debug, Args)]
+pub struct ConformanceArgs {
+    /// Where the worker listens.
+    #[arg(value_name = "HOST:PORT", required_unless_present = "list")]
+    pub address: Option<String>,
+    /// Only cases whose `group/name` contains this.
+    #[arg(long, value_name = "TEXT")]
+    pub only: Option<String>,
+    /// Leave out the cases that wait for the worker's lease, or until it asks.
+    #[arg(long)]
+    pub quick: bool,
+    /// Also tell the worker to drain, as the last case: it takes nothing afterwards.
+    #[arg(long)]
+    pub drain: bool,
+    /// The lease that the gateway states; the worker's holds if it is longer.
+    #[arg(long, value_name = "MS", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=3_600_000))]
+    pub lease_ms: u64,
+    /// How long what must come may take.
+    #[arg(long, value_name = "MS", default_value_t = 15_000, value_parser = clap::value_parser!(u64).range(100..=600_000))]
+    pub patience_ms: u64,
+    /// Name the cases and what each proves, and judge nothing.
+    #[arg(long)]
+    pub list: bool,
     /// Print JSON.
     #[arg(long)]
     pub json: bool,

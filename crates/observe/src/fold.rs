@@ -14,9 +14,11 @@ use lifecycle::{Cause, Delivery, Guarantee, Milestone, Milestones, Outcome, Outc
 use crate::metrics::{Defect, Totals};
 use crate::view::{BlocksView, RunState};
 
+mod again;
 mod ahead;
 mod worker;
 
+use again::unreleased;
 use ahead::Ahead;
 
 /// What an attempt's records say of it.
@@ -344,19 +346,6 @@ impl Run {
         }
     }
 
-    /// A worker that stops gave it back: nobody has left, and what that worker's stop looked like is no part of the run's end.
-    fn handed_back(&mut self, number: u32) {
-        if let Some(attempt) = self.attempt_mut(number) {
-            attempt.handed_back = true;
-        }
-        if self.observed.is_none() {
-            self.abandoned = None;
-            self.meter.wanted_again();
-            let of_its_stop = [Milestone::DisconnectObserved, Milestone::CancelReceived, Milestone::CancelApplied];
-            self.stamps = without(&self.stamps, &of_its_stop);
-        }
-    }
-
     /// Notes an observation of abandonment. From the first one on, what is computed is waste.
     fn abandon(&mut self, at: Time, cause: Cause, phase: Phase) {
         let expired = cause.outcome() == OutcomeKind::Expired;
@@ -388,19 +377,4 @@ impl Run {
             Phase::BeforeFirstToken
         }
     }
-}
-
-/// The same stamps without those that say that a former attempt was released.
-fn unreleased(stamps: &Milestones) -> Milestones {
-    without(stamps, &[Milestone::FenceCompleted, Milestone::Released])
-}
-
-fn without(stamps: &Milestones, these: &[Milestone]) -> Milestones {
-    let mut kept = Milestones::default();
-    for (milestone, at) in stamps.iter() {
-        if let (Some(at), false) = (at, these.contains(&milestone)) {
-            kept.mark(milestone, at);
-        }
-    }
-    kept
 }

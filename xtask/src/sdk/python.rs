@@ -9,7 +9,16 @@ use crate::process::{command, listen, run as run_command};
 use crate::test::{Count, kvit, plain};
 
 /// What the tests import, with the versions they were written against.
-const PACKAGES: [&str; 5] = ["openai>=2,<3", "httpx[http2]>=0.28,<1", "aiohttp>=3.14,<4", "langchain-openai>=1,<2", "pytest>=8,<10"];
+const PACKAGES: [&str; 7] = [
+    "openai>=2,<3",
+    "httpx[http2]>=0.28,<1",
+    "aiohttp>=3.14,<4",
+    "langchain-openai>=1,<2",
+    "pytest>=8,<10",
+    // For the worker in examples/python-worker; the second one reads its .proto file when it starts.
+    "grpcio>=1.70,<2",
+    "grpcio-tools>=1.70,<2",
+];
 
 /// Runs tests/sdk against the server at an address. The tests with curl and with nginx in front are among them.
 pub(super) fn run(server: &Server) -> anyhow::Result<Count> {

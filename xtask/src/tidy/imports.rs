@@ -12,7 +12,9 @@ const MAY_DEPEND: &[(&str, &[&str])] = &[
     ("protocol", &["lifecycle"]),
     ("worker", &["lifecycle", "kv", "engine", "model", "observe", "protocol"]),
     ("gateway", &["lifecycle", "observe", "protocol"]),
-    ("kvit", &["lifecycle", "kv", "engine", "model", "observe", "protocol", "worker", "gateway"]),
+    // It judges from outside: nothing that it judges can be seen from it.
+    ("verify", &["lifecycle", "observe", "protocol"]),
+    ("kvit", &["lifecycle", "kv", "engine", "model", "observe", "protocol", "worker", "gateway", "verify"]),
     ("xtask", &[]),
 ];
 /// The crates that decide: no I/O, no async, no clock, no randomness, no locks.

@@ -84,8 +84,7 @@ impl Shared {
             }
             Down::Submit(submit) => match self.refuse(&core, submit) {
                 Ok(submit) => Down::Submit(submit),
-                Err((life, words)) => {
-                    let words = words.into_iter().map(|message| LinkEvent::Up(From { incarnation: life, message }));
+                Err(words) => {
                     core.events.extend(words);
                     self.wake.notify_one();
                     return true;
@@ -102,7 +101,7 @@ impl Shared {
 
     /// A submit that the worker would not take must not go into a lane, which would send it again on every connection. It ends here, by the
     /// words that the worker would have had for it.
-    fn refuse(&self, core: &Core, submit: Box<Submit>) -> Result<Box<Submit>, (Incarnation, [Up; 2])> {
+    fn refuse(&self, core: &Core, submit: Box<Submit>) -> Result<Box<Submit>, Vec<LinkEvent>> {
         let (Some(line), Some(life)) = (&core.line, core.side.worker()) else { return Ok(submit) };
         if size_at_most(&submit) <= line.frame_bytes_max {
             return Ok(submit);
@@ -118,7 +117,8 @@ impl Shared {
                 let why = fits.err().map_or_else(String::new, |error| format!("the worker does not take it: {error}"));
                 let outcome = Outcome::because(Cause::OverLimit, why);
                 let ended = Up::Ended { attempt: attempt.clone(), outcome, usage: Usage::default() };
-                Err((life, [ended, Up::Released { attempt, receipt: Receipt::default() }]))
+                let released = Up::Released { attempt, receipt: Receipt::default() };
+                Err([ended, released].into_iter().map(|message| LinkEvent::Up(From { incarnation: life, message })).collect())
             }
         }
     }

@@ -10,6 +10,7 @@ mod http2;
 mod ids;
 mod joining;
 mod leave;
+mod link;
 mod lost_device;
 mod many;
 mod redispatch;

@@ -75,6 +75,11 @@ pub async fn stand(config: GatewayConfig) -> Stand {
     serve(config, vec![link], journal, worker).await
 }
 
+/// These links, whoever is behind them.
+pub async fn linked(config: GatewayConfig, links: Vec<Link>, journal: Journal) -> Stand<()> {
+    serve(config, links, journal, ()).await
+}
+
 /// Several workers over links; none of them is here yet.
 pub async fn several(config: GatewayConfig, count: usize) -> Stand<Vec<Simulated>> {
     let journal = Journal::new(Clock::start(), Limits::default());

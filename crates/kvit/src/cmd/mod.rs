@@ -2,6 +2,7 @@
 
 pub mod bench;
 mod child;
+pub mod conformance;
 pub mod demo;
 pub mod estimate;
 pub mod gateway;

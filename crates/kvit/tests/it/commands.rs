@@ -137,9 +137,27 @@ fn every_command_that_answers_has_a_machines_form() {
     let mut found = Vec::new();
     leaves(&[], &mut found);
     let with = |json: bool| found.iter().filter(|(_, h)| h.contains("--json") == json).map(|(c, _)| c.as_str()).collect::<Vec<_>>();
-    assert_eq!(with(false), ["serve", "worker"], "they answer over HTTP and gRPC, and print the one line that says where");
+<<<<<<< HEAD
+    assert_eq!(with(false), ["serve", "worker", "gateway"], "they answer over HTTP and gRPC, and print the one line that says where");
     let expected =
         ["model pull", "model list", "model inspect", "demo", "trace", "kv", "runs", "estimate", "soak", "bench forward", "config"];
+=======
+    assert_eq!(with(false), ["serve", "worker"], "they answer over HTTP and gRPC, and print the one line that says where");
+    let expected = [
+        "model pull",
+        "model list",
+        "model inspect",
+        "demo",
+        "trace",
+        "kv",
+        "runs",
+        "estimate",
+        "soak",
+        "conformance",
+        "bench forward",
+        "config",
+    ];
+>>>>>>> main
     assert_eq!(with(true), expected);
 }
 
@@ -149,7 +167,7 @@ fn the_reference_for_a_machine_has_every_option_of_the_one_for_people() {
     let text = run(&["config"]).out;
     let (options, variables) = (json["options"].as_array().unwrap(), json["variables"].as_array().unwrap());
     assert_eq!(options.len() + variables.len(), text.lines().filter(|l| l.starts_with("| `")).count());
-    let help = ["serve", "worker"].map(|command| (command, run(&[command, "--help"]).out));
+    let help = ["serve", "worker", "gateway"].map(|command| (command, run(&[command, "--help"]).out));
     for option in options {
         let of = |name: &str| option[name].as_str().unwrap();
         let commands: Vec<&str> = option["commands"].as_array().unwrap().iter().filter_map(|c| c.as_str()).collect();

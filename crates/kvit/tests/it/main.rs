@@ -1,6 +1,7 @@
 //! The binary as a person or a script meets it: real processes, their output and their exit codes.
 
 mod commands;
+mod conformance;
 mod control;
 mod damaged;
 mod deadlines;

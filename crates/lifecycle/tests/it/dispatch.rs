@@ -344,3 +344,47 @@ fn a_fingerprint_is_of_the_state_and_not_of_the_time() {
     seen.dedup();
     assert_eq!(seen.len(), count, "each step is another state");
 }
+
+// contract: C-5, C-7, C-20
+#[test]
+fn a_worker_that_stops_gives_a_run_back_and_its_release_stays_proven() {
+    let mut run = live(DispatchConfig::default());
+    assert_eq!(words(&run.take_in(ONE, 1, ended(Cause::Shutdown), Time(2))), ["HandedBack/1"]);
+    assert!(run.place(at(TWO, 5), Time(3)).is_empty(), "the first attempt is not released yet");
+    assert_eq!(run.load().map(|(worker, _)| worker), Some(ONE.0));
+    assert_eq!(words(&run.take_in(ONE, 1, Word::Released, Time(4))), ["wait"]);
+    assert!(run.is_waiting() && run.usage() == Usage::default() && run.load().is_none());
+    assert!(run.take_in(ONE, 1, ended(Cause::Shutdown), Time(5)).is_empty(), "its words count no more");
+    assert_eq!(words(&run.place(at(TWO, 5), Time(6))), ["Dispatched/2", "submit #2 to 1"]);
+    assert_eq!(words(&run.take_in(TWO, 2, ended(Cause::Stop), Time(7))), ["OutcomeSet/2", "tell stop"]);
+    run.take_in(TWO, 2, Word::Released, Time(8));
+    assert_eq!(words(&run.delivered(Delivery::Complete, Time(9))), ["DeliveryEnded/2", "Settled/2", "settle"]);
+    assert!(run.call().is_released());
+    assert_eq!(run.call().state(), CallState::Settled { cause: Cause::Stop, proven: true });
+}
+
+// contract: C-4, C-7
+#[test]
+fn a_run_that_cannot_be_given_back_ends_as_the_worker_said() {
+    let shutdown = ["OutcomeSet/1", "tell shutdown"];
+    let mut told = live(DispatchConfig::default());
+    told.take_in(ONE, 1, delta(1), Time(2));
+    assert_eq!(words(&told.take_in(ONE, 1, ended(Cause::Shutdown), Time(3))), shutdown, "a piece of it was delivered");
+    let mut never = live(DispatchConfig { redispatch_max: 0, ..DispatchConfig::default() });
+    assert_eq!(words(&never.take_in(ONE, 1, ended(Cause::Shutdown), Time(3))), shutdown, "the policy says no");
+    let mut left = live(DispatchConfig::default());
+    left.want(CLOSED, Time(2));
+    let words_of = words(&left.take_in(ONE, 1, ended(Cause::Shutdown), Time(3)));
+    assert_eq!(words_of, ["OutcomeSet/1", "tell shutdown", "Superseded/1"], "nobody wants it");
+    // Somebody leaves between the two words: the run is the gateway's again, and only the release is waited for.
+    let mut late = live(DispatchConfig::default());
+    late.take_in(ONE, 1, ended(Cause::Shutdown), Time(2));
+    let words_of = words(&late.want(CLOSED, Time(3)));
+    assert_eq!(words_of, ["AbandonmentObserved/1", "OutcomeSet/1", "tell client_closed"], "no cancel: the worker has ended it");
+    assert!(late.take_in(ONE, 1, Word::Released, Time(4)).is_empty() && late.call().is_released());
+    // The worker is lost between them: nobody can say that it is released.
+    let mut lost = live(DispatchConfig::default());
+    lost.take_in(ONE, 1, ended(Cause::Shutdown), Time(2));
+    assert_eq!(words(&lost.worker_lost(ONE.0, ONE.1, true, Time(3))), ["Void/1", "wait"]);
+    assert!(lost.is_waiting() && lost.call().is_voided());
+}

@@ -5,8 +5,8 @@ use lifecycle::Cause;
 use lifecycle::message::Down;
 
 use super::raw::{Raw, Told, attempt};
-use super::{Probe, alone, slow_worker};
-use crate::server::{PATIENCE, lasting_model};
+use super::{Probe, alone, ended, finish, gateway, metric, slow_worker};
+use crate::server::{Caller, PATIENCE, chat_body, lasting_model};
 use crate::worker::Process;
 
 fn worker() -> (Process, Probe) {
@@ -156,4 +156,27 @@ fn a_claim_composed_before_a_submit_and_delivered_after_it_harms_nobody() {
     }
     let cut = probe.until_at_rest();
     assert_eq!((cut.orphaned_attempts, cut.suspensions), (0, 0));
+}
+
+/// A run is cancelled by name at the gateway that has it. To another it does not exist, and what is asked for there reaches nobody.
+#[test]
+fn a_cancel_at_a_gateway_that_does_not_know_the_run_is_none() {
+    let (worker, probe) = worker();
+    let owner = gateway(&[&worker.address], &["--name", "owner", "--lease-ms", "600000"]);
+    let other = gateway(&[&worker.address], &["--name", "other", "--lease-ms", "600000"]);
+    let mut caller = Caller::chat(&owner, "r", &chat_body("Hello", 6000, true));
+    assert!(!caller.read_tokens(1).is_empty());
+    assert_eq!(other.request("POST", "/v1/runs/r/cancel?wait_ms=0", None, None).0, 404);
+    assert!(!caller.read_tokens(2).is_empty(), "it goes on");
+    // contract: C-1. The same name at another gateway is another's run: the worker turns it down, and the first one goes on.
+    let (status, answer) = Caller::chat(&other, "r", &chat_body("Hello", 4, false)).answer();
+    assert_eq!((status, &answer["error"]["code"]), (400, &"invalid".into()), "{answer}");
+    assert!(!caller.read_tokens(2).is_empty(), "it goes on");
+    for _ in 0..2 {
+        assert_eq!(owner.request("POST", "/v1/runs/r/cancel?wait_ms=0", None, None).0, 200);
+    }
+    assert_eq!(finish(&mut caller).1.as_deref(), Some("cancel_requested"));
+    assert_eq!(ended(&owner.settled("r")), ("cancelled", "cancel_requested"));
+    probe.until_at_rest();
+    assert_eq!((metric(&owner, "kvit_defects_total"), metric(&other, "kvit_defects_total")), (0, 0));
 }

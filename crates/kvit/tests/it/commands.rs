@@ -137,12 +137,7 @@ fn every_command_that_answers_has_a_machines_form() {
     let mut found = Vec::new();
     leaves(&[], &mut found);
     let with = |json: bool| found.iter().filter(|(_, h)| h.contains("--json") == json).map(|(c, _)| c.as_str()).collect::<Vec<_>>();
-<<<<<<< HEAD
     assert_eq!(with(false), ["serve", "worker", "gateway"], "they answer over HTTP and gRPC, and print the one line that says where");
-    let expected =
-        ["model pull", "model list", "model inspect", "demo", "trace", "kv", "runs", "estimate", "soak", "bench forward", "config"];
-=======
-    assert_eq!(with(false), ["serve", "worker"], "they answer over HTTP and gRPC, and print the one line that says where");
     let expected = [
         "model pull",
         "model list",
@@ -157,7 +152,6 @@ fn every_command_that_answers_has_a_machines_form() {
         "bench forward",
         "config",
     ];
->>>>>>> main
     assert_eq!(with(true), expected);
 }
 

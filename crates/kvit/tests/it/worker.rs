@@ -27,13 +27,10 @@ pub struct Process {
 
 impl Process {
     pub fn start(model: &std::path::Path, flags: &[&str]) -> Process {
-<<<<<<< HEAD
         Process::named("w1", "127.0.0.1:0", model, flags)
     }
 
     pub fn named(name: &str, listen: &str, model: &std::path::Path, flags: &[&str]) -> Process {
-=======
->>>>>>> main
         let cache = tempfile::tempdir().expect("a folder");
         let model = model.to_str().expect("a path that is text");
         let mut args = vec!["worker", "--listen", listen, "--name", name, "--threads", "1", "--kv-blocks", "2048", "--model", model];

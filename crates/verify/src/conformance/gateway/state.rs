@@ -270,7 +270,7 @@ impl State {
             Up::Ask { attempts } => self.answer(attempts),
             Up::Draining => self.drainings += 1,
             Up::DeviceLost { why } => self.breaches.push(format!("DeviceLost: {why}")),
-            Up::Snapshot { .. } => {}
+            Up::Snapshot { .. } | Up::Records { .. } => {}
         }
         self.breaches.extend(wrong);
     }

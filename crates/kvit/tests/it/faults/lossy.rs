@@ -79,7 +79,7 @@ fn leaves(gateway: &Server, id: &str, i: usize) -> (&'static str, &'static str) 
 
 fn one(gateway: &Server, i: usize, texts: &[String]) {
     let id = format!("run-{i}");
-    if i % 2 == 0 {
+    if i.is_multiple_of(2) {
         let mut caller = Caller::chat(gateway, &id, &chat_body(&prompt(i), TOKENS, true));
         assert_eq!(finish(&mut caller), (texts[i % PROMPTS].clone(), None), "{id}");
         let run = gateway.settled(&id);

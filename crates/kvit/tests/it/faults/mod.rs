@@ -141,7 +141,8 @@ impl Probe {
     /// Waits until nothing of any run is left; every block is free or in the prefix index.
     // contract: C-15
     pub fn until_at_rest(&self) -> Snapshot {
-        let cut = self.until("the worker is at rest", |cut| cut.attempts.is_empty() && cut.active + cut.draining == 0 && cut.held.steps == 0);
+        let cut =
+            self.until("the worker is at rest", |cut| cut.attempts.is_empty() && cut.active + cut.draining == 0 && cut.held.steps == 0);
         assert!(cut.is_conserved() && cut.free + cut.cached == cut.total && cut.quarantined == 0, "{cut:?}");
         assert!(cut.held.kinds().iter().all(|(_, n)| *n == 0), "{:?}", cut.held);
         assert_eq!((cut.stale_releases, cut.foreign_releases, cut.double_releases), (0, 0, 0));

@@ -15,8 +15,8 @@ use protocol::{FromGateway, FromWorker};
 use tokio::runtime::Runtime;
 use tokio::sync::mpsc::{UnboundedSender, WeakUnboundedSender, unbounded_channel};
 use tokio_stream::wrappers::UnboundedReceiverStream;
-use tonic::transport::{Channel, Endpoint};
 use tonic::transport::server::TcpIncoming;
+use tonic::transport::{Channel, Endpoint};
 use tonic::{Request, Response, Status, Streaming};
 
 /// A frame that came by.

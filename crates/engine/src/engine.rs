@@ -170,6 +170,7 @@ impl<R: Rules> Engine<R> {
     /// Moves an attempt's machine; what it calls impossible is journalled as a defect.
     pub(crate) fn step_machine(&mut self, key: u64, event: AttemptEvent) -> bool {
         let Some(attempt) = self.attempts.get_mut(&key) else { return false };
+        R::attempt_meets(attempt.state, event);
         let applied = attempt.state.apply(event);
         if let lifecycle::Applied::Defect(_) = applied {
             self.defect("an attempt's machine refused an event");

@@ -26,9 +26,19 @@ impl Calls {
         })
     }
 
+    /// Cancels by name and waits for the release, at most as long; before and after the end (C-8).
+    pub(crate) async fn cancel_and_wait(&self, key: &RunKey, wait: Duration) {
+        if let Some(mut released) = self.cancel(key) {
+            // A closed channel is a run that has settled meanwhile; both are what was waited for.
+            let _ = tokio::time::timeout(wait, released.wait_for(|released| *released)).await;
+        } else {
+            self.cancel_too_late(key);
+        }
+    }
+
     /// A cancel by name for a run that has settled: it changes nothing, and that it came is recorded.
     // contract: C-4
-    pub(crate) fn cancel_too_late(&self, key: &RunKey) {
+    fn cancel_too_late(&self, key: &RunKey) {
         let run = self.journal.run(key);
         let won = run.and_then(|run| run.outcome).and_then(|outcome| Cause::parse(outcome.cause));
         if let Some(won) = won.filter(|won| *won != Cause::CancelRequested) {

@@ -77,6 +77,10 @@ pub struct GatewayConfig {
     pub keepalive_comment: Duration,
     /// Requests at once on one HTTP/2 connection. Default 256.
     pub streams_max: u32,
+    /// Watches over gRPC at once, of runs and of health. Each looks again and again, so a further one is refused. Default 256.
+    pub watches_max: usize,
+    /// How often a watch looks: changes that come quicker are shown as one. Default 50 ms.
+    pub watch_every: Duration,
 }
 
 impl Default for GatewayConfig {
@@ -114,6 +118,8 @@ impl Default for GatewayConfig {
             client_lost_after: Duration::from_secs(30),
             keepalive_comment: Duration::from_secs(10),
             streams_max: 256,
+            watches_max: 256,
+            watch_every: Duration::from_millis(50),
         }
     }
 }

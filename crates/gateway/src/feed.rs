@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Poll, ready};
 
 use lifecycle::message::{Delta, Usage};
-use lifecycle::{Cause, Outcome, RunKey};
+use lifecycle::{Cause, Outcome, RunKey, Time};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
 use crate::calls::Calls;
@@ -85,12 +85,26 @@ pub(crate) struct Reader {
     calls: Arc<Calls>,
     conn: Arc<ConnState>,
     finished: bool,
+    /// From when on a caller that lets go does so because its own deadline is over.
+    impatient: Option<Time>,
 }
 
 impl Reader {
     pub(crate) fn new(key: RunKey, (seat, end): (SeatId, FeedEnd), calls: Arc<Calls>, conn: Arc<ConnState>) -> Reader {
         conn.run_began();
-        Reader { key, seat, end, calls, conn, finished: false }
+        Reader { key, seat, end, calls, conn, finished: false, impatient: None }
+    }
+
+    /// The caller counts its deadline itself and lets go of the answer when it is over: from then on that is why it went.
+    // contract: C-22
+    pub(crate) fn impatient_from(&mut self, at: Time) {
+        self.impatient = Some(at);
+    }
+
+    /// Why a caller that is there let go of the answer.
+    fn let_go(&self) -> Cause {
+        let is_late = self.impatient.is_some_and(|at| at <= self.calls.now());
+        if is_late { Cause::ClientDeadline } else { Cause::ClientReset }
     }
 
     /// The next item. A queue that broke off without an end counts as a failed worker.
@@ -109,7 +123,12 @@ impl Reader {
 
     /// Whether anybody is left to deliver to.
     pub(crate) fn is_gone(&self) -> bool {
-        self.conn.gone().is_some()
+        self.gone().is_some()
+    }
+
+    /// Why nobody is left to deliver to, if so.
+    pub(crate) fn gone(&self) -> Option<Cause> {
+        self.conn.gone()
     }
 
     /// hyper took a frame with this many tokens in it.
@@ -140,7 +159,7 @@ impl Drop for Reader {
     /// delivery is over already, the gateway itself closed the connection and the reader went with it: nobody left a second time.
     fn drop(&mut self) {
         if !self.finished {
-            self.calls.caller_gone(&self.key, self.seat, self.conn.gone().unwrap_or(Cause::ClientReset));
+            self.calls.caller_gone(&self.key, self.seat, self.conn.gone().unwrap_or_else(|| self.let_go()));
         }
         self.conn.run_ended();
     }

@@ -1,4 +1,4 @@
-//! HTTP front door and call table: callers on one side, the workers' messages on the other, and in between every run's `Dispatch`.
+//! HTTP and gRPC front door and call table: callers on one side, the workers' messages on the other, and in between every run's `Dispatch`.
 //!
 //! The life of a run lives in the table (`calls`), not in a handler's future: a connection's watcher (`conn`) tells the table that a caller
 //! left, whatever hyper is doing; the cancel driver (`cancel`) sees the cancel through; the pumps (`links`) take in what the workers send
@@ -14,6 +14,7 @@ mod config;
 mod conn;
 mod dispatch;
 mod feed;
+mod grpc;
 mod http;
 mod idle;
 mod joining;

@@ -109,7 +109,7 @@ async fn drain(calls: &Calls, at_once: impl Future<Output = ()>) {
 
 /// Accepts until the listener breaks.
 async fn accept(calls: &Arc<Calls>, listener: &TcpListener, connections: &mut JoinSet<()>, stop: &watch::Sender<bool>) -> io::Error {
-    let router = crate::http::router(calls.clone());
+    let router = crate::http::router(calls.clone(), &stop.subscribe());
     let room = Arc::new(Semaphore::new(calls.config.connections_max));
     let mut last_id = 0;
     loop {

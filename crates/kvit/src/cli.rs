@@ -45,6 +45,10 @@ pub enum Command {
     Runs(RunsArgs),
     /// Estimate the tokens that are computed in vain while the word of a hang-up travels.
     Estimate(EstimateArgs),
+    /// Play gateways and workers on a hostile network, from a seed, and check every clause.
+    Sim(crate::cmd::sim::SimArgs),
+    /// Show real bugs of other servers, and how these cores are caught when they have them.
+    Museum(crate::cmd::museum::MuseumArgs),
     /// Let very many callers come and go in every phase, and tell whether anything is left of them.
     Soak(Box<crate::cmd::soak::SoakArgs>),
     /// Judge a worker, anybody's, by the protocol: a scripted gateway, and a case for each promise of session.proto.

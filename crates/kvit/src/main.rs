@@ -52,6 +52,8 @@ fn run(cli: Cli) -> Result<(), Failure> {
         Command::Kv(args) => cmd::kv::run(&args),
         Command::Runs(args) => cmd::runs::run(&args),
         Command::Estimate(args) => cmd::estimate::run(&args),
+        Command::Sim(args) => cmd::sim::run(&args),
+        Command::Museum(args) => cmd::museum::run(&args),
         Command::Soak(args) => cmd::soak::run(&args, cli.config.as_deref(), cli.cache.as_deref()),
         Command::Conformance(args) => cmd::conformance::run(&args),
         Command::Bench(cli::BenchCommand::Forward(args)) => cmd::bench::run(&args, cli.cache),

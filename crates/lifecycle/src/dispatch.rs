@@ -125,6 +125,7 @@ impl<R: Rules> Dispatch<R> {
         let mut effects = Vec::new();
         let after = self.call.attempt();
         let Some(work) = self.work.take() else { return effects };
+        R::call_meets(self.call.state(), after, CallEvent::Dispatch { after });
         if self.call.apply(CallEvent::Dispatch { after }).0 != Applied::Moved {
             self.work = Some(work);
             return effects;
@@ -320,6 +321,7 @@ impl<R: Rules> Dispatch<R> {
 
     /// Applies one event to the machine and adds what it asks for.
     fn apply(&mut self, event: CallEvent, now: Time, effects: &mut Effects) {
+        R::call_meets(self.call.state(), self.call.attempt(), event);
         let (applied, wanted) = self.call.apply(event);
         if let Applied::Defect(defect) = applied {
             self.note(Event::Defect { what: defect.event }, effects);

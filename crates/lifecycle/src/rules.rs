@@ -8,7 +8,7 @@
 use std::fmt::Debug;
 use std::time::Duration;
 
-use crate::{AttemptId, StepId};
+use crate::{AttemptEvent, AttemptId, AttemptState, CallEvent, CallState, StepId};
 
 /// Answers to the delicate questions of the pool, of the engine and of a gateway's dispatch. Each default is the sound answer.
 pub trait Rules: Clone + Copy + Debug + Default + Send + Sync + 'static {
@@ -96,10 +96,20 @@ pub trait Rules: Clone + Copy + Debug + Default + Send + Sync + 'static {
         let _ = waited;
         false
     }
+
+    /// An attempt's machine meets an event. No question: whoever counts which cells of the machine's table are met listens here.
+    fn attempt_meets(state: AttemptState, event: AttemptEvent) {
+        let _ = (state, event);
+    }
+
+    /// A call's machine meets an event; `current` is the attempt that is current.
+    fn call_meets(state: CallState, current: u32, event: CallEvent) {
+        let _ = (state, current, event);
+    }
 }
 
 /// The sound answers: what serves.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub struct Sound;
 
 impl Rules for Sound {}

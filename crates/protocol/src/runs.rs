@@ -5,6 +5,7 @@
 use lifecycle::message::{Delta, Prompt, TokenLogprob, Usage};
 use lifecycle::params::{Params, Sampling};
 use lifecycle::{Delivery, Outcome, RunId};
+use prost::Message;
 
 use crate::params::alternatives;
 use crate::runs_v1::{self as wire, generate_event::Event};
@@ -40,6 +41,22 @@ impl TryFrom<wire::GenerateRequest> for GenerateAsk {
             seed,
             run: request.run.map(|run| run_id(&run, "GenerateRequest.run")).transpose()?,
         })
+    }
+}
+
+impl wire::GenerateRequest {
+    /// The same bytes for the same request: a map has no order of its own on the wire, and the id is not what is asked for.
+    pub fn canonical(&self) -> Vec<u8> {
+        let mut rest = wire::GenerateRequest { run: None, ..self.clone() };
+        let bias = rest.params.as_mut().map(|params| std::mem::take(&mut params.logit_bias)).unwrap_or_default();
+        let mut bias: Vec<(u32, f32)> = bias.into_iter().collect();
+        bias.sort_unstable_by_key(|entry| entry.0);
+        let mut bytes = rest.encode_to_vec();
+        for (token, value) in bias {
+            bytes.extend(token.to_be_bytes());
+            bytes.extend(value.to_bits().to_be_bytes());
+        }
+        bytes
     }
 }
 

@@ -14,7 +14,8 @@ const MAY_DEPEND: &[(&str, &[&str])] = &[
     ("gateway", &["lifecycle", "observe", "protocol"]),
     // It judges from outside: nothing that it judges can be seen from it.
     ("verify", &["lifecycle", "observe", "protocol"]),
-    ("kvit", &["lifecycle", "kv", "engine", "model", "observe", "protocol", "worker", "gateway", "verify"]),
+    ("sim", &["lifecycle", "kv", "engine"]),
+    ("kvit", &["lifecycle", "kv", "engine", "model", "observe", "protocol", "worker", "gateway", "verify", "sim"]),
     ("xtask", &[]),
 ];
 /// The crates that decide: no I/O, no async, no clock, no randomness, no locks.

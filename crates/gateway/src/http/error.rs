@@ -131,6 +131,16 @@ impl ApiError {
         error
     }
 
+    /// The sentence for a person.
+    pub(crate) fn message(&self) -> &str {
+        &self.message
+    }
+
+    /// OpenAI's or the contract's word for it.
+    pub(crate) const fn word(&self) -> Option<&'static str> {
+        self.code
+    }
+
     /// The body: also the last event of a stream that did not end well.
     pub(crate) fn to_json(&self) -> Value {
         json!({"error": {"message": self.message, "type": self.kind, "param": self.param, "code": self.code}})

@@ -12,13 +12,13 @@ use serde_json::{Map, Value};
 use super::error::ApiError;
 
 /// Most entries of `logit_bias`.
-const LOGIT_BIAS_MAX: usize = 1024;
+pub(crate) const LOGIT_BIAS_MAX: usize = 1024;
 /// Most `stop_token_ids`.
-const STOP_TOKENS_MAX: usize = 64;
+pub(crate) const STOP_TOKENS_MAX: usize = 64;
 /// Longest name of a model in bytes, where none is known to compare it with.
 const MODEL_MAX_LEN: usize = 256;
 /// Longest `cache_salt` in bytes.
-const SALT_MAX_LEN: usize = 256;
+pub(crate) const SALT_MAX_LEN: usize = 256;
 
 /// The fields of a JSON object that were not taken yet. `null` counts as absent, as at OpenAI.
 pub(crate) struct Fields(Map<String, Value>);
@@ -125,7 +125,12 @@ pub(crate) struct Common {
 /// Takes the model's name and checks it: absent or empty means the one model there is. While no worker was met, nobody knows which models
 /// there are: a run that names one waits for it.
 pub(crate) fn model(fields: &mut Fields, known: &[ModelInfo]) -> Result<Arc<str>, ApiError> {
-    match fields.text("model")?.filter(|name| !name.is_empty()) {
+    model_named(fields.text("model")?, known)
+}
+
+/// The same, for a name that was taken.
+pub(crate) fn model_named(name: Option<String>, known: &[ModelInfo]) -> Result<Arc<str>, ApiError> {
+    match name.filter(|name| !name.is_empty()) {
         Some(name) => match known.iter().find(|model| *model.id == *name) {
             Some(model) => Ok(model.id.clone()),
             None if known.is_empty() && name.len() <= MODEL_MAX_LEN => Ok(name.into()),

@@ -18,7 +18,7 @@ use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
 use http_body_util::{BodyExt, LengthLimitError, Limited};
 use lifecycle::message::Usage;
-use lifecycle::{OutcomeKind, RunId, Tenant, Time};
+use lifecycle::{Outcome, OutcomeKind, RunId, Tenant, Time};
 
 use super::error::ApiError;
 use super::fields::{self, Fields};
@@ -35,9 +35,9 @@ use crate::joining::{Joining, KEY_MAX_LEN};
 const TIMEOUT: HeaderName = HeaderName::from_static("x-request-timeout-ms");
 
 /// The header by which a request that is sent again finds its run.
-const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
+pub(crate) const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
 /// Says that the answer is that of an earlier request's run.
-const JOINED: HeaderName = HeaderName::from_static("x-kvit-joined");
+pub(crate) const JOINED: HeaderName = HeaderName::from_static("x-kvit-joined");
 
 /// `POST /v1/chat/completions`
 pub(crate) async fn chat(
@@ -69,7 +69,7 @@ async fn generate(
     let arrived = calls.now();
     serving(&calls)?;
     let (head, body) = request.into_parts();
-    let body = read(&calls, body).await?;
+    let body = read(&calls, body, 0).await?;
     let (order, mut shape) = order(kind, &calls, (requested.clone(), arrived), &head.headers, &body)?;
     drop(body);
     let (n, stream) = (order.params.n, order.stream);
@@ -78,7 +78,7 @@ async fn generate(
     let id = reader.key.run.clone();
     shape.id = format!("{}-{id}", if kind == Kind::Chat { "chatcmpl" } else { "cmpl" });
     let mut response = match first(&mut reader).await {
-        Err(error) => error.into_response(),
+        Err(outcome) => ApiError::of_outcome(&outcome).into_response(),
         Ok(()) if stream => events(Events::new(reader, shape, n)),
         Ok(()) => collect(reader, &shape, n).await,
     };
@@ -90,7 +90,7 @@ async fn generate(
 }
 
 /// Why there is no run for a request.
-fn closed(why: Closed) -> ApiError {
+pub(crate) fn closed(why: Closed) -> ApiError {
     let key = |status, message, code| ApiError::field_with(status, "Idempotency-Key", message).code(code);
     match why {
         // A shutdown may have begun while the body came in.
@@ -110,19 +110,18 @@ fn closed(why: Closed) -> ApiError {
 }
 
 /// What lets this request join a run: its key, if it has one, and what it asks for.
-fn joining(kind: Kind, headers: &HeaderMap, body: &[u8]) -> Result<Option<Joining>, ApiError> {
+pub(crate) fn joining(endpoint: &str, headers: &HeaderMap, body: &[u8]) -> Result<Option<Joining>, ApiError> {
     let mut given = headers.get_all(IDEMPOTENCY_KEY).iter();
     let Some(value) = given.next() else { return Ok(None) };
     let text = value.to_str().ok().filter(|text| (1..=KEY_MAX_LEN).contains(&text.len()) && given.next().is_none());
     let bad = || ApiError::field("Idempotency-Key", format!("must be given once, with 1 to {KEY_MAX_LEN} visible ASCII characters"));
-    let endpoint = if kind == Kind::Chat { "chat" } else { "text" };
     text.map(|key| Some(Joining::new(key, endpoint, body))).ok_or_else(bad)
 }
 
-/// Reads the body within its limits of size and time.
-async fn read(calls: &Calls, body: Body) -> Result<Bytes, ApiError> {
+/// Reads the body within its limits of size and time; `frame` bytes of it are not the request's own.
+pub(crate) async fn read(calls: &Calls, body: Body, frame: usize) -> Result<Bytes, ApiError> {
     let max = calls.config.body_bytes_max;
-    match tokio::time::timeout(calls.config.body_timeout, Limited::new(body, max).collect()).await {
+    match tokio::time::timeout(calls.config.body_timeout, Limited::new(body, max.saturating_add(frame)).collect()).await {
         Ok(Ok(body)) => Ok(body.to_bytes()),
         Ok(Err(e)) if e.is::<LengthLimitError>() => {
             let message = format!("the body has more than {max} bytes");
@@ -150,7 +149,7 @@ fn order(
         Kind::Text => text_wire::parse(fields)?,
     };
     let timeout = timeout(calls, headers, common.timeout)?;
-    let joining = joining(kind, headers, body)?;
+    let joining = joining(if kind == Kind::Chat { "chat" } else { "text" }, headers, body)?;
     let shape = Shape {
         kind,
         id: String::new(),
@@ -182,12 +181,12 @@ fn timeout(calls: &Calls, headers: &HeaderMap, body: Option<Duration>) -> Result
 }
 
 /// Waits until the worker took the run on, or it ended before that. The table sends no piece of an answer before `Accepted`.
-async fn first(reader: &mut Reader) -> Result<(), ApiError> {
+pub(crate) async fn first(reader: &mut Reader) -> Result<(), Outcome> {
     match reader.next().await {
         Item::Accepted | Item::Delta(_) => Ok(()),
         Item::End { outcome, .. } => {
             reader.finish(false);
-            Err(ApiError::of_outcome(&outcome))
+            Err(outcome)
         }
     }
 }

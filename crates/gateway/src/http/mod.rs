@@ -26,6 +26,7 @@ use lifecycle::RunId;
 use lifecycle::message::ModelInfo;
 use observe::{Scrape, WorkerScrape};
 use serde_json::{Value, json};
+use tokio::sync::watch;
 
 use self::error::ApiError;
 use crate::calls::Calls;
@@ -48,9 +49,10 @@ pub(crate) fn named(segment: Segment) -> Result<String, ApiError> {
 #[derive(Clone)]
 pub(crate) struct Requested(pub(crate) Option<RunId>);
 
-/// All routes.
-pub(crate) fn router(calls: Arc<Calls>) -> Router {
+/// All routes. `stop` becomes true when no stream may stay open any more.
+pub(crate) fn router(calls: Arc<Calls>, stop: &watch::Receiver<bool>) -> Router {
     Router::new()
+        .merge(crate::grpc::routes(&calls, stop))
         .route("/v1/chat/completions", post(generate::chat))
         .route("/v1/completions", post(generate::completions))
         .route("/v1/models", get(models))
@@ -101,6 +103,7 @@ async fn with_id(State(calls): State<Arc<Calls>>, mut request: Request, next: Ne
             request.extensions_mut().insert(Requested(requested));
             next.run(request).await
         }
+        Err(error) if crate::grpc::is_asked(request.headers()) => crate::grpc::refused(error),
         Err(error) => error.into_response(),
     };
     if !response.headers().contains_key(REQUEST_ID)
@@ -130,8 +133,12 @@ fn requested_id(calls: &Calls, request: &Request) -> Result<Option<RunId>, ApiEr
     RunId::parse(text).map(Some).map_err(|e| bad(e.to_string()))
 }
 
-async fn not_found(uri: Uri) -> ApiError {
-    ApiError::new(StatusCode::NOT_FOUND, "invalid_request_error", format!("there is nothing at {}", uri.path())).code("unknown_url")
+async fn not_found(uri: Uri, headers: HeaderMap) -> Response {
+    let message = format!("there is nothing at {}", uri.path());
+    if crate::grpc::is_asked(&headers) {
+        return crate::grpc::unknown(message);
+    }
+    ApiError::new(StatusCode::NOT_FOUND, "invalid_request_error", message).code("unknown_url").into_response()
 }
 
 async fn not_allowed(method: Method, uri: Uri) -> ApiError {
@@ -158,7 +165,7 @@ async fn live() -> Response {
 }
 
 async fn ready(State(calls): State<Arc<Calls>>) -> Response {
-    match serving(&calls).and_then(|()| computing(&calls)) {
+    match readiness(&calls) {
         Ok(()) => ok(&json!({"status": "ready"})),
         Err(error) => error.into_response(),
     }
@@ -173,6 +180,11 @@ pub(crate) fn serving(calls: &Calls) -> Result<(), ApiError> {
         return Err(ApiError::unavailable("the worker is gone").code("worker_lost"));
     }
     Ok(())
+}
+
+/// Whether a run that comes now is computed: what `/health` says.
+pub(crate) fn readiness(calls: &Calls) -> Result<(), ApiError> {
+    serving(calls).and_then(|()| computing(calls))
 }
 
 /// Whether new runs can be computed now. One that comes anyway is taken on: without a worker it waits for one, and with a lost device it

@@ -109,11 +109,6 @@ async fn cancelled(calls: &Arc<Calls>, key: &RunKey, query: Params) -> Result<Re
                 ApiError::field("wait_ms", format!("must be a whole number of milliseconds from 0 to {}", max.as_millis()))
             })?,
         };
-    if let Some(mut released) = calls.cancel(key) {
-        // A closed channel is a run that has settled meanwhile; both are what was waited for.
-        let _ = tokio::time::timeout(wait, released.wait_for(|released| *released)).await;
-    } else {
-        calls.cancel_too_late(key);
-    }
+    calls.cancel_and_wait(key, wait).await;
     view(calls, key)
 }

@@ -62,8 +62,9 @@ async fn nothing_was_delivered_so_another_worker_does_it_anew() {
                 worker.say_as(life, Up::Released { attempt: attempt.clone(), receipt: Default::default() }).await;
             }
         }
-        // It has been heard once it has answered this.
+        // It has been heard once it has answered this, which only one that is here is asked.
         let addr = stand.addr;
+        soon("its next life is here", async { while get(addr, "/v1/workers").await.json()["data"][0]["state"] != "here" {} }).await;
         let asked = tokio::spawn(async move { get(addr, "/v1/kv").await });
         stand.worker[0].answer(Default::default()).await;
         stand.worker[1].answer(Default::default()).await;

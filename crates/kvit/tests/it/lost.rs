@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
+use crate::grpc_client::{self, Grpc};
 use crate::http2::{Http2, Stream};
 use crate::lab::{Lab, in_lab};
 use crate::server::{Caller, SLOW, Server, chat_body, long_prompt, rest, slow_model};
@@ -140,6 +141,37 @@ fn an_http1_caller_that_vanishes_is_lost_in_every_phase() {
 #[test]
 fn an_http2_caller_that_vanishes_is_lost_in_every_phase() {
     in_lab("lost::an_http2_caller_that_vanishes_is_lost_in_every_phase", |lab| every_phase(lab, Http::Two));
+}
+
+/// A call is an HTTP/2 stream, and so it is with what finds its caller lost: PINGs, and what is sent and not acknowledged.
+// field: F-78
+#[test]
+fn a_grpc_caller_that_vanishes_is_lost_in_every_phase() {
+    in_lab("lost::a_grpc_caller_that_vanishes_is_lost_in_every_phase", |lab| {
+        let (server, full) = (start(""), start("--max-running 1"));
+        let (model, baseline) = (grpc_client::model(&server), rest(&server.kv()));
+        let ask = |server: &Server, id: &str, content: &str| {
+            let caller = Grpc::over(lab.connect(server.port), None);
+            let call = caller.generate(&[("x-request-id", id)], grpc_client::chat(&model, content, 3000)).expect("it is taken on");
+            (caller, call)
+        };
+        let (one, mut decode) = ask(&server, "decode", "go");
+        one.read_tokens(&mut decode, 2);
+        let prefill = ask(&server, "prefill", &long_prompt("p"));
+        server.wait_run("prefill", "reach prefill", |run| run["milestones"]["prefill_start"].is_number());
+        // Elsewhere somebody who stays has the only place.
+        let mut holder = Caller::chat(&full, "holder", &chat_body("go", 6000, true));
+        holder.read_tokens(1);
+        let queued = ask(&full, "queued", "hello");
+        full.wait_run("queued", "queue", |run| run["milestones"]["queued"].is_number());
+        lab.cut();
+        for (server, phase) in [(&full, "queued"), (&server, "prefill"), (&server, "decode")] {
+            lost(server, phase, phase);
+        }
+        assert_eq!(rest(&server.kv()), baseline);
+        assert!(!holder.read_tokens(2).is_empty(), "who did not vanish noticed nothing");
+        drop((one, decode, prefill, queued));
+    });
 }
 
 /// The server's host asks who has the address, nobody answers, and what was silence becomes an error: the cause is the same.

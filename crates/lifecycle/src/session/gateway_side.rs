@@ -84,13 +84,15 @@ pub struct GatewaySide {
     /// The newest connection's number, and whether its welcome has come.
     session: u64,
     open: bool,
+    /// The newest hello is not answered, and its connection not over.
+    expects: bool,
     stale: u64,
 }
 
 impl GatewaySide {
     /// A worker that was never heard of.
     pub fn new(gateway: Arc<str>, me: Incarnation, config: SessionConfig) -> GatewaySide {
-        GatewaySide { me, name: gateway, config, known: None, newest: None, session: 0, open: false, stale: 0 }
+        GatewaySide { me, name: gateway, config, known: None, newest: None, session: 0, open: false, expects: false, stale: 0 }
     }
 
     /// How it stands.
@@ -131,6 +133,7 @@ impl GatewaySide {
     pub fn hello(&mut self, now: Time) -> Hello {
         self.session += 1;
         self.open = false;
+        self.expects = true;
         Hello {
             gateway: self.name.clone(),
             incarnation: self.me,
@@ -145,6 +148,11 @@ impl GatewaySide {
     /// The worker's answer to the newest hello.
     pub fn welcome(&mut self, welcome: &Welcome, now: Time) -> Vec<GatewayEffect> {
         let mut out = Vec::new();
+        // An answer to a hello that was given up: it may go on with a tenure that is over here.
+        if !std::mem::take(&mut self.expects) {
+            self.stale += 1;
+            return vec![GatewayEffect::Close { why: "an answer that is not waited for" }];
+        }
         if self.newest.is_some_and(|newest| welcome.incarnation < newest) {
             self.stale += 1;
             return vec![GatewayEffect::Close { why: "an older life of the worker answers" }];
@@ -195,6 +203,7 @@ impl GatewaySide {
     /// The newest connection is over. It proves nothing (C-10).
     pub fn closed(&mut self) {
         self.open = false;
+        self.expects = false;
     }
 
     /// Sends a message, now or when a connection is there; false if no life of the worker is known. A cancel that is on its way is only
@@ -256,6 +265,7 @@ impl GatewaySide {
             let incarnation = known.life;
             self.known = None;
             self.open = false;
+            self.expects = false;
             out.push(GatewayEffect::Lost { incarnation, why: "its lease ran out" });
             out.push(GatewayEffect::Close { why: "its lease ran out" });
             return out;

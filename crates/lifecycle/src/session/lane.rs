@@ -83,14 +83,16 @@ impl<O: Clone, I> Lane<O, I> {
     /// A message came in: what can be taken now, in order.
     pub fn accept(&mut self, number: u64, message: I, config: &SessionConfig) -> Vec<I> {
         let mut taken = Vec::new();
-        if number > self.received && number - self.received <= config.window {
+        let next = number == self.received + 1;
+        if number > self.received && number - self.received <= config.window && (next || self.early.len() < config.early_max) {
             self.early.insert(number, message);
         }
         while let Some(next) = self.early.remove(&(self.received + 1)) {
             self.received += 1;
             taken.push(next);
         }
-        self.missing = !self.early.is_empty();
+        // What there was no room for is missing as well.
+        self.missing = number > self.received || !self.early.is_empty();
         taken
     }
 

@@ -20,6 +20,7 @@ impl WorkerSide {
             self.flush(name, now, &mut out);
         }
         self.look_at_former(now, &mut out);
+        self.tombstones.retain(|_, tombstone| now < tombstone.until);
         out
     }
 
@@ -32,7 +33,8 @@ impl WorkerSide {
         let lease_over = now >= peer.lease_until();
         let forget = now >= peer.forget_at();
         let suspends = (silent || full) && !peer.suspended;
-        peer.suspended |= silent || full;
+        // contract: C-9. What still comes of it after the lease's end is not scheduled.
+        peer.suspended |= silent || full || lease_over;
         let orphans = lease_over && !std::mem::replace(&mut peer.lease_over, lease_over);
         // One more question to somebody who takes none would only fill its outbox.
         let asks = !peer.suspended && now >= peer.ask_at;
@@ -54,7 +56,6 @@ impl WorkerSide {
         }
         if forget {
             self.peers.remove(name);
-            self.tombstones.retain(|_, (gateway, _)| gateway != name);
             self.behind.retain(|_, (gateway, _)| gateway != name);
         }
     }

@@ -34,7 +34,8 @@ pub use lane::Lane;
 pub use worker_io::{PeerCut, PeerState, WorkerEffect};
 pub use worker_side::WorkerSide;
 
-/// What both sides go by. Gateway and worker should agree on `lease`: each states it when a session opens, and the longer one counts.
+/// What both sides go by. Gateway and worker should agree on `lease`: each states it when a session opens, and the longer
+/// one counts, up to the worker's `lease_max`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct SessionConfig {
     /// Pause between two frames when there is nothing else to say. Default 50 ms.
@@ -43,18 +44,24 @@ pub struct SessionConfig {
     pub suspend_after: Duration,
     /// How long after a gateway's last sign of life its attempts end (C-9). Default 10 s.
     pub lease: Duration,
+    /// Longest lease that a gateway can ask a worker for. Default 5 min.
+    pub lease_max: Duration,
     /// How long a message may be unacknowledged before it is sent again. Default 200 ms.
     pub resend_after: Duration,
     /// Shortest pause between two repetitions that the peer asked for. Default 10 ms.
     pub resend_pause: Duration,
     /// Messages on their way at once, each way. Default 512.
     pub window: u64,
+    /// Messages that came before their turn and are kept until then, each way. Default 64.
+    pub early_max: usize,
     /// Messages that a worker keeps for a gateway that does not acknowledge them; with more, its attempts are suspended. Default 8192.
     pub outbox_max: usize,
     /// Gateways that a worker serves at once, those included whose lease is over and that are not forgotten yet. Default 64.
     pub gateways_max: usize,
     /// Cancels for attempts that have not come, kept for each gateway. Default 1024.
     pub tombstones_max: usize,
+    /// How long such a cancel is kept, whatever becomes of the gateway that sent it. Longer than a run may wait to be sent. Default 15 min.
+    pub tombstone_keep: Duration,
     /// How often a worker asks a gateway which attempts it claims. Default 5 s.
     pub ask_every: Duration,
     /// Attempts in one such question. Default 1024.
@@ -67,12 +74,15 @@ impl Default for SessionConfig {
             heartbeat: Duration::from_millis(50),
             suspend_after: Duration::from_millis(250),
             lease: Duration::from_secs(10),
+            lease_max: Duration::from_secs(300),
             resend_after: Duration::from_millis(200),
             resend_pause: Duration::from_millis(10),
             window: 512,
+            early_max: 64,
             outbox_max: 8192,
             gateways_max: 64,
             tombstones_max: 1024,
+            tombstone_keep: Duration::from_secs(900),
             ask_every: Duration::from_secs(5),
             ask_max: 1024,
         }

@@ -60,7 +60,7 @@ impl Peer {
             heartbeat_at: now,
             owes: true,
             ask_at: now.after(config.ask_every),
-            lease: config.lease.max(hello.lease),
+            lease: config.lease.max(hello.lease.min(config.lease_max)),
         }
     }
 

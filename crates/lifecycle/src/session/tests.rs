@@ -700,6 +700,31 @@ fn a_lane_keeps_within_its_window_and_repeats_what_is_missing_at_once_and_all_af
 }
 
 #[test]
+fn of_what_comes_early_only_so_much_is_kept_and_the_rest_is_asked_for() {
+    let config = SessionConfig { early_max: 2, ..SessionConfig::default() };
+    let mut lane = Lane::<(), u64>::default();
+    for number in [3, 4, 5] {
+        assert_eq!(lane.accept(number, number, &config), []);
+    }
+    assert_eq!((lane.accept(1, 1, &config), lane.take_missing()), (vec![1], true));
+    assert_eq!((lane.accept(2, 2, &config), lane.take_missing()), (vec![2, 3, 4], false), "5 was thrown away");
+    assert_eq!((lane.accept(6, 6, &config), lane.take_missing()), (vec![], true));
+    assert_eq!(lane.accept(5, 5, &config), [5, 6]);
+}
+
+// contract: C-9
+#[test]
+fn a_gateway_gets_a_longer_lease_than_the_worker_s_up_to_the_worker_s_limit() {
+    let config = SessionConfig { lease: MS * 2000, lease_max: MS * 5000, ..SessionConfig::default() };
+    for (asked, held) in [(1000, 2000), (3000, 3000), (900_000, 5000)] {
+        let mut worker = WorkerSide::new("w".into(), Incarnation(1), config);
+        let mut gateway = GatewaySide::new("a".into(), Incarnation(2), SessionConfig { lease: MS * asked, ..config });
+        let (welcome, _) = worker.hello(&gateway.hello(Time(5)), Time(5)).expect("there is room");
+        assert_eq!(welcome.lease, MS * held, "{asked}");
+    }
+}
+
+#[test]
 fn what_comes_early_waits_for_its_turn() {
     let config = SessionConfig { window: 3, ..SessionConfig::default() };
     let mut lane = Lane::<(), char>::default();
@@ -711,4 +736,75 @@ fn what_comes_early_waits_for_its_turn() {
     assert_eq!(lane.accept(2, 'b', &config), []);
     assert_eq!(lane.accept(4, 'd', &config), []);
     assert_eq!((lane.accept(3, 'c', &config), lane.received()), (vec!['c', 'd'], 4));
+}
+
+// A submit that was held on its way until after the lease: the gateway, which heard nothing for as long, has concluded and runs it elsewhere.
+// contract: C-9
+#[test]
+fn a_submit_that_comes_after_the_lease_is_not_scheduled() {
+    let mut w = World::new(&["a"]);
+    // So patient that the lease is over before anything else suspends.
+    w.worker = TestWorker::new(2, SessionConfig { suspend_after: MS * 600, ..w.config });
+    w.open(0);
+    w.pass(5);
+    // The worker hears the gateway, whose echo stays the same: it hears nothing of the worker.
+    w.submit(0, "late");
+    let (_, late) = w.down.pop_back().expect("the submit is on its way");
+    w.cut = true;
+    let deaf = Frame { number: 0, message: None, ..late.clone() };
+    for _ in 0..40 {
+        w.pass(50);
+        w.worker.side.hear("a", deaf.clone(), w.now);
+        w.step();
+    }
+    let effects = w.worker.side.hear("a", late, w.now);
+    w.worker.carry(effects, w.now);
+    w.step();
+    assert_eq!(w.ran("late"), &Ran { number: 1, suspended: true, ..Ran::default() });
+}
+
+// contract: C-9 C-10
+#[test]
+fn an_answer_to_a_hello_that_was_given_up_opens_nothing() {
+    let mut w = World::new(&["a"]);
+    w.submit(0, "r");
+    w.pass(5);
+    w.close(0);
+    let hello = w.gateways[0].side.hello(w.now);
+    let (welcome, _) = w.worker.side.hello(&hello, w.now).expect("there is room");
+    // It is on its way for longer than the lease.
+    w.cut = true;
+    w.pass(2100);
+    assert_eq!(w.gateways[0].events.last(), Some(&"close"));
+    let effects = w.gateways[0].side.welcome(&welcome, w.now);
+    assert!(matches!(effects[..], [GatewayEffect::Close { .. }]), "its tenure is over here, and its lanes begin anew: {effects:?}");
+    assert_eq!(w.gateways[0].side.worker(), None);
+    w.cut = false;
+    w.open(0);
+    w.pass(10);
+    assert_eq!(w.ran("r").cause, Some(Cause::Orphaned));
+    w.submit(0, "new");
+    w.pass(10);
+    assert!(w.ran("new").cause.is_none());
+}
+
+// contract: C-11
+#[test]
+fn a_tombstone_outlives_the_gateway_that_asked_for_it_and_no_longer_than_it_must() {
+    let mut w = World::new(&["a", "b"]);
+    w.cancel(1, "early", 0);
+    w.cancel(1, "never", 0);
+    w.pass(2);
+    // Another life of the gateway that cancelled, which knows nothing of it; then it is not heard for so long that it is forgotten.
+    w.gateways[1].side = GatewaySide::new("b".into(), Incarnation(900), w.config);
+    w.open(1);
+    w.close(1);
+    w.pass(10);
+    w.submit(0, "early");
+    w.pass(2);
+    assert_eq!((w.ran("early").tokens, w.ran("early").cause), (0, Some(Cause::ClientClosed)));
+    let tombstones = |w: &World| w.worker.side.held().into_iter().find(|(kind, _)| *kind == "tombstones").map(|(_, n)| n);
+    assert_eq!(tombstones(&w), Some(1));
+    w.worker.side.tick(w.now.after(w.config.tombstone_keep));
+    assert_eq!(tombstones(&w), Some(0));
 }

@@ -119,7 +119,8 @@ impl WorkerSide {
         self.peers.iter().map(cut).collect()
     }
 
-    /// How much lies in the tables: gateways, attempts, tombstones, submits that wait, messages that wait. All but the first are 0 at rest.
+    /// How much lies in the tables: gateways, attempts, tombstones, submits that wait, messages that wait. At rest all are 0 but the gateways and,
+    /// for `tombstone_keep`, cancels of attempts that are over or never came.
     pub fn held(&self) -> [(&'static str, u32); 5] {
         let waiting: usize = self.peers.values().map(|p| p.lane.waiting()).sum();
         [

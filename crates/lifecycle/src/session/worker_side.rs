@@ -33,6 +33,16 @@ pub(super) struct Held {
     pub(super) ended: bool,
 }
 
+/// A cancel for an attempt that has not come.
+#[derive(Clone, Debug)]
+pub(super) struct Tombstone {
+    /// The gateway that sent it.
+    pub(super) from: Arc<str>,
+    pub(super) cause: Cause,
+    /// When it is forgotten.
+    pub(super) until: Time,
+}
+
 /// A life of a gateway that a newer one has followed. Its attempts wait for a claim, a disclaim or the end of its lease.
 #[derive(Clone, Debug)]
 pub(super) struct Former {
@@ -49,8 +59,8 @@ pub struct WorkerSide {
     pub(super) peers: BTreeMap<Arc<str>, Peer>,
     pub(super) former: Vec<Former>,
     pub(super) held: BTreeMap<AttemptId, Held>,
-    /// Cancels for attempts that have not come: the gateway that sent it, and why.
-    pub(super) tombstones: BTreeMap<AttemptId, (Arc<str>, Cause)>,
+    /// Cancels for attempts that have not come. What was acknowledged counts, even if the gateway that sent it has gone since (C-11).
+    pub(super) tombstones: BTreeMap<AttemptId, Tombstone>,
     /// Submits that wait until an attempt of the same name is released, which an earlier life of their gateway owned.
     pub(super) behind: BTreeMap<AttemptId, (Arc<str>, Box<Submit>)>,
     pub(super) last_tenure: u64,
@@ -129,7 +139,6 @@ impl WorkerSide {
         self.last_tenure += 1;
         let peer = Peer::new(hello, self.last_tenure, &self.config, now);
         let before = self.peers.insert(name.clone(), peer);
-        self.tombstones.retain(|_, (gateway, _)| *gateway != name);
         self.behind.retain(|_, (gateway, _)| *gateway != name);
         if self.draining {
             self.push(&name, Up::Draining);
@@ -188,7 +197,12 @@ impl WorkerSide {
     /// have been on its way for long.
     fn wake(&mut self, name: &Arc<str>, now: Time, out: &mut Vec<WorkerEffect>) {
         let config = self.config;
-        let Some(peer) = self.peers.get_mut(name).filter(|p| now < p.lease_until()) else { return };
+        let Some(peer) = self.peers.get_mut(name) else { return };
+        if now >= peer.lease_until() {
+            // contract: C-9. The gateway may have concluded already: a submit that comes now is kept and not scheduled.
+            peer.suspended = true;
+            return;
+        }
         peer.lease_over = false;
         // What was suspended because it does not acknowledge goes on when it has acknowledged half.
         if !peer.suspended || now >= peer.suspend_at(&config) || peer.lane.waiting() > config.outbox_max / 2 {
@@ -205,7 +219,7 @@ impl WorkerSide {
     fn take(&mut self, name: &Arc<str>, message: Down, now: Time, out: &mut Vec<WorkerEffect>) {
         match message {
             Down::Submit(submit) => self.submit(name, submit, out),
-            Down::Cancel { attempt, cause, number, .. } => self.cancel(name, attempt, cause, number, out),
+            Down::Cancel { attempt, cause, number, .. } => self.cancel(name, attempt, (cause, number), now, out),
             Down::Claim { attempts } => {
                 let life = self.peers.get(name).map(|p| p.life);
                 for (id, life) in attempts.iter().zip(std::iter::repeat(life)) {
@@ -266,7 +280,7 @@ impl WorkerSide {
         let mut held =
             Held { owner, number: self.last_number, cancelled_by: BTreeSet::new(), suspended: false, orphaned: false, ended: false };
         // contract: C-11. The engine gets the cancel first, and its tombstone turns the submit away.
-        if let Some((from, cause)) = self.tombstones.remove(&id) {
+        if let Some(Tombstone { from, cause, .. }) = self.tombstones.remove(&id) {
             held.cancelled_by.insert(from);
             out.push(WorkerEffect::Cancel { attempt: id.clone(), cause, number: self.last_number });
         }
@@ -282,7 +296,7 @@ impl WorkerSide {
         self.push(name, Up::Released { attempt, receipt: Receipt::default() });
     }
 
-    fn cancel(&mut self, name: &Arc<str>, attempt: AttemptId, cause: Cause, number: u64, out: &mut Vec<WorkerEffect>) {
+    fn cancel(&mut self, name: &Arc<str>, attempt: AttemptId, (cause, number): (Cause, u64), now: Time, out: &mut Vec<WorkerEffect>) {
         let behind = self.behind.get(&attempt).is_some_and(|(gateway, submit)| gateway == name && submit.number == number);
         if behind {
             self.behind.remove(&attempt);
@@ -297,11 +311,13 @@ impl WorkerSide {
         // Its submit was taken, so it was released long ago.
         let over = number > 0 && self.peers.get(name).is_some_and(|p| number <= p.mark);
         if !over && !self.tombstones.contains_key(&attempt) {
-            let theirs = self.tombstones.values().filter(|(gateway, _)| gateway == name).count();
-            if theirs >= self.config.tombstones_max {
+            let theirs = self.tombstones.values().filter(|t| t.from == *name).count();
+            let all = self.config.tombstones_max.saturating_mul(self.config.gateways_max);
+            if theirs >= self.config.tombstones_max || self.tombstones.len() >= all {
                 return; // nobody may think that it counts: it comes again
             }
-            self.tombstones.insert(attempt.clone(), (name.clone(), cause));
+            let until = now.after(self.config.tombstone_keep);
+            self.tombstones.insert(attempt.clone(), Tombstone { from: name.clone(), cause, until });
         }
         self.push(name, Up::CancelAcknowledged { attempt, won: None });
     }

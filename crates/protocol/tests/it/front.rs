@@ -46,6 +46,22 @@ fn a_request_that_is_wrong_says_where() {
     assert_eq!(wire::CancelRequest::default().run_id(), Err(Error::Missing { field: "CancelRequest.run" }));
 }
 
+/// What an idempotency key is compared by: maps have no order on the wire, and another id asks for the same.
+#[test]
+fn equal_requests_have_equal_bytes_whatever_their_maps_order_and_their_id() {
+    let with = |bias: &[(u32, f32)], seed| request(wire::Params { logit_bias: bias.iter().copied().collect(), seed, ..Default::default() });
+    let many: Vec<(u32, f32)> = (0..50).map(|token| (token, token as f32)).collect();
+    let turned: Vec<(u32, f32)> = many.iter().rev().copied().collect();
+    let one = with(&many, Some(1)).canonical();
+    assert_eq!(wire::GenerateRequest { run: None, ..with(&turned, Some(1)) }.canonical(), one);
+    for other in [with(&many[1..], Some(1)), with(&many, Some(2)), wire::GenerateRequest { model: "n".into(), ..with(&many, Some(1)) }] {
+        assert_ne!(other.canonical(), one);
+    }
+    let mut changed = many;
+    changed[7].1 = -7.0;
+    assert_ne!(with(&changed, Some(1)).canonical(), one);
+}
+
 #[test]
 fn events_say_what_happened() {
     let Some(Event::Delta(shown)) = wire::GenerateEvent::delta(&samples::delta()).event else { panic!("a delta") };

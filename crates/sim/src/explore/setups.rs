@@ -1,0 +1,243 @@
+//! The setups that are explored: each small enough to be closed, together rich enough to reach every mark and every cell.
+
+use lifecycle::Cause;
+
+use super::setup::{Budget, RunSetup, Setup, Stop};
+
+const CLOSED: Cause = Cause::ClientClosed;
+const BY_NAME: Cause = Cause::CancelRequested;
+
+/// Two runs whose prompts begin alike.
+fn sharing() -> [RunSetup; 2] {
+    [RunSetup::new("a", &[1, 2, 3]), RunSetup::new("b", &[1, 2, 4])]
+}
+
+/// What CI closes.
+pub fn all() -> Vec<Setup> {
+    [blocks(), faults(), sessions()].concat()
+}
+
+/// One process: who has which block when.
+fn blocks() -> Vec<Setup> {
+    let [a, b] = sharing();
+    let budget = Budget::default();
+    vec![
+        Setup {
+            lazy: true,
+            blocks: 4,
+            ..Setup::new(
+                "share",
+                "two runs that share a prefix, each left at any time, several messages between two plans",
+                vec![a.clone().leaves(&[CLOSED]), b.clone().leaves(&[BY_NAME])],
+            )
+        },
+        Setup {
+            blocks: 3,
+            budget: Budget { strays: 1, ..budget },
+            ..Setup::new(
+                "preempt",
+                "more positions than blocks: runs are preempted while they share, and cancelled meanwhile",
+                vec![
+                    RunSetup::new("a", &[1, 2]).answers(1, 4).leaves(&[CLOSED]),
+                    RunSetup::new("b", &[3, 4]).answers(1, 3).leaves(&[CLOSED]),
+                ],
+            )
+        },
+        Setup {
+            blocks: 4,
+            ..Setup::new(
+                "preempt-shared",
+                "the same with a common prefix: who is preempted leaves a block that the other keeps",
+                vec![
+                    RunSetup::new("a", &[1, 2, 3]).answers(1, 5).leaves(&[CLOSED]),
+                    RunSetup::new("b", &[1, 2, 4]).answers(1, 3).leaves(&[CLOSED]),
+                ],
+            )
+        },
+        Setup {
+            blocks: 5,
+            slots: 3,
+            slow_tokeniser: true,
+            slow_reader: true,
+            ..Setup::new(
+                "answers",
+                "a run of two answers beside another that shares its prompt",
+                vec![RunSetup::new("a", &[1, 2, 3]).answers(2, 2).leaves(&[CLOSED, BY_NAME]), b.clone().leaves(&[CLOSED])],
+            )
+        },
+        Setup {
+            slow_reader: true,
+            ..Setup::new(
+                "stops",
+                "stop tokens, stop strings and lengths race with callers that leave",
+                vec![a.clone().answers(1, 3).stops(Stop::Text).leaves(&[CLOSED, BY_NAME]), b.clone().stops(Stop::Token).leaves(&[CLOSED])],
+            )
+        },
+        Setup {
+            deadlines: true,
+            slow_tokeniser: true,
+            slow_reader: true,
+            budget: Budget { repeats: 1, refusals: 1, ..budget },
+            ..Setup::new(
+                "deadlines",
+                "deadlines pass on either side, prompts are slow or refused, cancels are repeated",
+                vec![a.leaves(&[CLOSED]), b.leaves(&[BY_NAME])],
+            )
+        },
+    ]
+}
+
+/// One process: what the device may do.
+fn faults() -> Vec<Setup> {
+    let [a, b] = sharing();
+    let budget = Budget::default();
+    vec![
+        Setup {
+            budget: Budget { failures: 1, hangs: 1, ..budget },
+            ..Setup::new(
+                "device",
+                "a step fails, a step hangs and writes later, while both runs are left",
+                vec![a.clone().leaves(&[CLOSED]), b.clone().leaves(&[CLOSED])],
+            )
+        },
+        Setup {
+            budget: Budget { losses_of_device: 1, strays: 1, ..budget },
+            slow_tokeniser: true,
+            ..Setup::new("lost-device", "the device is lost at any time", vec![a.clone().leaves(&[CLOSED]), b.clone()])
+        },
+        Setup {
+            blocks: 4,
+            fine_steps: false,
+            slow_tokeniser: true,
+            budget: Budget { cuts: 1, leases: 1, strays: 1, sessions_again: 1, ..budget },
+            ..Setup::new(
+                "suspend",
+                "the session is lost and comes back or not, and another gateway's cancel comes meanwhile",
+                vec![a.clone().leaves(&[CLOSED]), b.clone()],
+            )
+        },
+        Setup {
+            fine_steps: false,
+            budget: Budget { cuts: 2, strays: 1, sessions_again: 1, ..budget },
+            ..Setup::new(
+                "suspend-preempted",
+                "the session is lost twice, in a pool in which runs are preempted",
+                vec![RunSetup::new("a", &[1, 2]).answers(1, 4), RunSetup::new("b", &[3, 4]).answers(1, 3).leaves(&[CLOSED])],
+            )
+        },
+        Setup {
+            blocks: 2,
+            budget: Budget { cuts: 1, failures: 1, hangs: 1, ..budget },
+            ..Setup::new(
+                "suspend-full",
+                "a lost session in a pool that is too small for both runs",
+                vec![RunSetup::new("a", &[1, 2]).answers(1, 2), RunSetup::new("b", &[3, 4]).answers(1, 2).leaves(&[CLOSED])],
+            )
+        },
+    ]
+}
+
+/// Two processes: the real lanes over a network that loses, doubles and reorders.
+fn sessions() -> Vec<Setup> {
+    let one = || RunSetup::new("a", &[1, 2, 3]).answers(1, 1).leaves(&[CLOSED]);
+    let two = || RunSetup::new("b", &[1, 2, 4]).answers(1, 1).leaves(&[BY_NAME]);
+    let budget = Budget::default();
+    vec![
+        Setup {
+            near: false,
+            fine_steps: false,
+            slow_reader: true,
+            budget: Budget { losses: 1, doubles: 1, overtakings: 1, strays: 1, submits_again: 1, ..budget },
+            ..Setup::new(
+                "lanes",
+                "one run; frames are lost, doubled and reordered, its submit and a cancel come beside the lanes",
+                vec![one()],
+            )
+        },
+        Setup {
+            near: false,
+            fine_steps: false,
+            slow_heartbeat: true,
+            budget: Budget { losses: 2, repeats: 1, ..budget },
+            ..Setup::new("heartbeats", "one run; frames are lost, and what arrived is acknowledged late", vec![one()])
+        },
+        Setup {
+            near: false,
+            fine_steps: false,
+            budget: Budget { losses: 1, ..budget },
+            ..Setup::new("lanes-two", "two runs over lanes, a frame of which is lost", vec![one(), two()])
+        },
+        Setup {
+            near: false,
+            fine_steps: false,
+            redispatch: 1,
+            slow_reader: true,
+            slow_tokeniser: true,
+            budget: Budget { restarts: 1, doubles: 1, strays: 1, ..budget },
+            ..Setup::new(
+                "restart",
+                "the worker dies at any time; the run is void or dispatched again",
+                vec![one().leaves(&[CLOSED, BY_NAME])],
+            )
+        },
+        Setup {
+            near: false,
+            fine_steps: false,
+            redispatch: 1,
+            slow_reader: true,
+            budget: Budget { cuts: 1, leases: 1, restarts: 1, ..budget },
+            ..Setup::new("lease", "the session is cut; the lease ends, for the worker or for both", vec![one().answers(1, 2)])
+        },
+        Setup {
+            near: false,
+            fine_steps: false,
+            redispatch: 1,
+            budget: Budget { restarts: 1, ..budget },
+            ..Setup::new("restart-two", "the worker of two runs dies at any time", vec![one(), two()])
+        },
+    ]
+}
+
+/// Larger ones, for the longer tier.
+pub fn large() -> Vec<Setup> {
+    let [a, b] = sharing();
+    let one = || RunSetup::new("a", &[1, 2, 3]).answers(1, 1).leaves(&[CLOSED]);
+    let two = || RunSetup::new("b", &[1, 2, 4]).answers(1, 1).leaves(&[BY_NAME]);
+    let budget = Budget::default();
+    vec![
+        Setup {
+            blocks: 4,
+            slow_tokeniser: true,
+            budget: Budget { cuts: 1, leases: 1, strays: 1, ..budget },
+            ..Setup::new(
+                "large-suspend",
+                "a lost session, with steps that begin and end",
+                vec![a.answers(1, 3).leaves(&[CLOSED]), b.leaves(&[BY_NAME])],
+            )
+        },
+        Setup {
+            near: false,
+            fine_steps: false,
+            redispatch: 1,
+            budget: Budget { restarts: 1, losses: 1, ..budget },
+            ..Setup::new("large-restart", "the worker of two runs over lanes dies at any time, and a frame is lost", vec![one(), two()])
+        },
+        Setup {
+            near: false,
+            fine_steps: false,
+            budget: Budget { losses: 1, overtakings: 1, strays: 1, ..budget },
+            ..Setup::new(
+                "large-lanes",
+                "two runs over lanes; a frame is lost, one overtaken, a cancel comes from another gateway",
+                vec![one(), two()],
+            )
+        },
+        Setup {
+            near: false,
+            fine_steps: false,
+            redispatch: 1,
+            budget: Budget { cuts: 2, leases: 1, losses: 1, ..budget },
+            ..Setup::new("large-lease", "the session is cut twice and loses a frame; the lease ends", vec![one().answers(1, 2)])
+        },
+    ]
+}

@@ -50,6 +50,10 @@ impl<R: Rules> Engine<R> {
                 .map(|a| AttemptCut { attempt: a.id.clone(), state: a.state.name(), blocks: a.blocks_held() })
                 .collect(),
             blocks: if blocks { self.block_cuts() } else { Vec::new() },
+            // What only the sessions know.
+            orphaned_attempts: 0,
+            suspensions: 0,
+            stale_messages: 0,
         }
     }
 

@@ -77,6 +77,8 @@ pub enum LinkEvent {
     },
     /// Its clock was compared with this process's.
     Clock(ClockSample),
+    /// A word of another life or tenure of it came. It changed nothing, and is counted (C-3).
+    Stale,
 }
 
 /// The way to one worker, and what is heard of it. It need not be there yet, and may come back after a loss, as another life.

@@ -6,6 +6,7 @@
 
 use std::sync::atomic::Ordering;
 
+use lifecycle::event::Event;
 use lifecycle::message::{Down, From, Up};
 use lifecycle::{AttemptId, Cause, Incarnation, RunKey, Word, WorkerIndex};
 use tokio::sync::mpsc;
@@ -64,6 +65,8 @@ impl Calls {
                     self.place_waiting(&mut table);
                 }
             }
+            // contract: C-3
+            LinkEvent::Stale => self.journal.record(None, 0, Event::StaleMessage),
             LinkEvent::Clock(clock) => self.lock().workers.clock(worker, clock),
         }
     }
@@ -122,6 +125,7 @@ impl Calls {
         let life = message.incarnation;
         if !self.lock().workers.is_current(worker, life) {
             self.foreign.fetch_add(1, Ordering::Relaxed);
+            self.journal.record(None, 0, Event::StaleMessage);
             return tracing::warn!(from = %life, "a message of another incarnation");
         }
         if self.is_remote(worker) {

@@ -284,6 +284,12 @@ pub struct Snapshot {
     pub attempts: Vec<AttemptCut>,
     /// Every block, where asked for.
     pub blocks: Vec<BlockCut>,
+    /// Attempts that ended because no gateway claimed them, in this life of the worker.
+    pub orphaned_attempts: u64,
+    /// Times that an attempt was suspended.
+    pub suspensions: u64,
+    /// Messages of other lives, tenures or sessions, which changed nothing (C-3).
+    pub stale_messages: u64,
 }
 
 impl Snapshot {

@@ -83,6 +83,18 @@ fn expose_account(text: &mut Text, accounts: &[Account<'_>]) {
     spread(refused, "why", accounts, |s| [("stale", s.stale_releases), ("foreign", s.foreign_releases), ("double", s.double_releases)]);
     let late = text.counter("kvit_late_completions_total", "Fence messages that named no open step.");
     each(late, accounts, |s| s.late_completions);
+    let counters: [(_, _, Of); 3] = [
+        ("kvit_worker_orphaned_total", "Attempts that the worker ended because no gateway claimed them.", |s| s.orphaned_attempts),
+        ("kvit_worker_suspensions_total", "Times that the worker suspended an attempt because it did not hear its gateway.", |s| {
+            s.suspensions
+        }),
+        ("kvit_worker_stale_messages_total", "Messages of other lives, tenures or sessions that changed nothing there.", |s| {
+            s.stale_messages
+        }),
+    ];
+    for (name, help, of) in counters {
+        each(text.counter(name, help), accounts, of);
+    }
 }
 
 /// What a worker holds for runs.

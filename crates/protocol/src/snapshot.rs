@@ -55,6 +55,9 @@ impl TryFrom<&Snapshot> for wire::Snapshot {
             held: Some(cut.held.into()),
             attempts: cut.attempts.iter().map(wire::AttemptCut::try_from).collect::<Result<_, Error>>()?,
             blocks: cut.blocks.iter().map(wire::BlockCut::try_from).collect::<Result<_, Error>>()?,
+            orphaned_attempts: cut.orphaned_attempts,
+            suspensions: cut.suspensions,
+            stale_messages: cut.stale_messages,
         })
     }
 }
@@ -86,6 +89,9 @@ impl TryFrom<wire::Snapshot> for Snapshot {
             held: field::need(cut.held, "Snapshot.held")?.into(),
             attempts: cut.attempts.into_iter().map(AttemptCut::try_from).collect::<Result<_, Error>>()?,
             blocks: cut.blocks.into_iter().map(BlockCut::try_from).collect::<Result<_, Error>>()?,
+            orphaned_attempts: cut.orphaned_attempts,
+            suspensions: cut.suspensions,
+            stale_messages: cut.stale_messages,
         })
     }
 }

@@ -192,6 +192,7 @@ impl EngineThread {
         let mut snapshot = self.engine.snapshot(blocks, &|attempt| self.links.is_orphaned(attempt));
         snapshot.held.answers = self.answers.len() as u32;
         snapshot.tombstones += self.links.tombstones();
+        self.links.count(&mut snapshot);
         snapshot
     }
 

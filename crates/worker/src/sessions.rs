@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use engine::Input;
 use lifecycle::event::{Event, Record};
-use lifecycle::message::{Down, From, Up};
+use lifecycle::message::{Down, From, Snapshot, Up};
 use lifecycle::session::{Frame, Hello, PeerCut, PeerState, Refused, Welcome, WorkerEffect, WorkerSide};
 use lifecycle::{AttemptId, Cause, Incarnation, Time};
 use protocol::limits::RECORDS_MAX;
@@ -68,6 +68,9 @@ pub(crate) struct Sessions {
     records: Vec<Record>,
     /// Those who wait until everything is acknowledged, and until when.
     flushes: Vec<(Time, oneshot::Sender<()>)>,
+    /// Attempts that were orphaned, and times that one was suspended.
+    orphaned: u64,
+    suspensions: u64,
 }
 
 impl Sessions {
@@ -80,6 +83,8 @@ impl Sessions {
             told: BTreeMap::new(),
             records: Vec::new(),
             flushes: Vec::new(),
+            orphaned: 0,
+            suspensions: 0,
         }
     }
 
@@ -148,6 +153,15 @@ impl Links {
         match self {
             Links::Local { .. } => 0,
             Links::Sessions(sessions) => sessions.held("tombstones"),
+        }
+    }
+
+    /// What the sessions count, for a cut of the worker's state: its process shows no page of its own.
+    // contract: C-3, C-23
+    pub(crate) fn count(&self, snapshot: &mut Snapshot) {
+        if let Links::Sessions(sessions) = self {
+            (snapshot.orphaned_attempts, snapshot.suspensions) = (sessions.orphaned, sessions.suspensions);
+            snapshot.stale_messages = sessions.side.stale();
         }
     }
 
@@ -288,11 +302,18 @@ impl EngineThread {
                 WorkerEffect::Submit(submit) => self.submit(*submit),
                 WorkerEffect::Cancel { attempt, cause, number } => {
                     if cause == Cause::Orphaned && self.engine.knows(&attempt) {
+                        if let Links::Sessions(sessions) = &mut self.links {
+                            sessions.orphaned += 1;
+                        }
+                        tracing::warn!(run = %attempt.key.run, attempt = attempt.attempt, "no gateway claims this attempt: it ends");
                         self.note(&attempt, self.now(), Event::Orphaned);
                     }
                     self.cancel(attempt, cause, number, arrived);
                 }
                 WorkerEffect::Suspend(attempt) => {
+                    if let Links::Sessions(sessions) = &mut self.links {
+                        sessions.suspensions += u64::from(self.answers.contains_key(&attempt));
+                    }
                     self.move_known(attempt, Event::Suspended, |attempt| Input::Suspend { attempt });
                 }
                 WorkerEffect::Attach(attempt) => self.move_known(attempt, Event::Attached, |attempt| Input::Attach { attempt }),

@@ -113,6 +113,8 @@ impl ApiError {
             (OutcomeKind::Rejected, _) => (StatusCode::BAD_REQUEST, "invalid_request_error"),
             // The server's doing: a client or a proxy may try again elsewhere.
             (_, Cause::Shutdown) => (StatusCode::SERVICE_UNAVAILABLE, "server_error"),
+            // This process was not heard by its worker for a lease. Its caller is there, and did nothing.
+            (_, Cause::Orphaned) => (StatusCode::INTERNAL_SERVER_ERROR, "server_error"),
             (OutcomeKind::Cancelled, _) => (client_closed(), "cancelled"),
             (OutcomeKind::Expired, _) => (StatusCode::GATEWAY_TIMEOUT, "timeout"),
             (OutcomeKind::Failed | OutcomeKind::Completed, _) => (StatusCode::INTERNAL_SERVER_ERROR, "server_error"),
@@ -155,13 +157,14 @@ fn sentence(cause: Cause) -> &'static str {
         WorkerDeadline => "the worker's deadline has passed",
         QueueDeadline => "the run waited too long to be scheduled",
         WorkerLost => "the worker is gone",
+        Orphaned => "the worker heard nothing of this server for too long and ended the run",
         DeviceError => "the device failed in a step that held the run",
         QueueFull => "too many runs are waiting; try again later",
         CannotFit => "the prompt and the tokens asked for can never fit into the KV pool",
         OverLimit => "the request exceeds a limit",
         DeadlineUnreachable => "not even the first token can come before the deadline",
         Invalid => "the request is not valid",
-        ClientClosed | ClientReset | ClientLost | ClientStalled | EdgeTimeout | Orphaned => "the run was cancelled: its caller is gone",
+        ClientClosed | ClientReset | ClientLost | ClientStalled | EdgeTimeout => "the run was cancelled: its caller is gone",
         WorkerError | UpstreamError => "the worker failed",
         Stop | Length => "the run is over",
     }
@@ -205,7 +208,7 @@ mod tests {
         for &cause in Cause::ALL {
             // Nobody is there to be told of a caller's leaving, and what completed is no error.
             let told = !cause.is_disconnect() && cause.outcome() != OutcomeKind::Completed;
-            let silent = matches!(cause, Cause::Orphaned | Cause::UpstreamError);
+            let silent = cause == Cause::UpstreamError;
             let response = ApiError::of_outcome(&Outcome::of(cause)).into_response();
             let row = (cause, response.status().as_u16(), is_retried(&response));
             assert_eq!(rows.contains(&row), told && !silent, "{row:?}");

@@ -154,14 +154,22 @@ impl Shared {
         let (out, client) = (connection.out.clone(), connection.client.clone());
         core.line = Some(Line { out, client, frame_bytes_max: opened.limits.frame_bytes_max });
         core.model = Some(opened.model.clone());
+        let stale = core.side.stale();
         let effects = core.side.welcome(&opened.welcome, now);
+        if core.side.stale() > stale {
+            core.events.push_back(LinkEvent::Stale);
+        }
         core.carry_out(effects, now)
     }
 
     /// A frame came. Whether the connection is to be closed.
     pub(super) fn hear(&self, frame: Frame<Up>) -> bool {
         let (mut core, now) = (self.lock(), self.clock.now());
+        let stale = core.side.stale();
         let effects = core.side.hear(frame, now);
+        if core.side.stale() > stale {
+            core.events.push_back(LinkEvent::Stale);
+        }
         let sample = core.side.clock();
         if let Some(clock) = sample.filter(|_| sample != core.told_clock) {
             core.told_clock = sample;

@@ -123,6 +123,27 @@ impl Lab {
         self.switch.ip("link set c up");
     }
 
+    /// Does something on the client's host: what it starts is there, and whom it connects to is met from there.
+    pub fn on_client<T: Send>(&self, what: impl FnOnce() -> T + Send) -> T {
+        let there = || {
+            self.client.enter();
+            what()
+        };
+        std::thread::scope(|scope| scope.spawn(there).join()).unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+    }
+
+    /// What the server's host sends goes to a host that is not there, and what comes to it arrives; or no more.
+    pub fn server_is_unheard(&self, unheard: bool) {
+        let address = if unheard { 9 } else { 2 };
+        self.server.ip(&format!("neigh replace {CLIENT} lladdr 02:00:00:00:00:0{address} dev eth nud permanent"));
+    }
+
+    /// The same of the client's.
+    pub fn client_is_unheard(&self, unheard: bool) {
+        let address = if unheard { 9 } else { 1 };
+        self.client.ip(&format!("neigh replace {SERVER} lladdr 02:00:00:00:00:0{address} dev eth nud permanent"));
+    }
+
     /// A connection from the client's host.
     pub fn connect(&self, port: u16) -> TcpStream {
         let dial = || {

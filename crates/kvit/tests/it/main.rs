@@ -10,6 +10,7 @@ mod documents;
 mod drain;
 mod endings;
 mod evicted;
+mod faults;
 mod gateway;
 mod grpc;
 mod grpc_client;

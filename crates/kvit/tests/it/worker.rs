@@ -44,8 +44,15 @@ impl Process {
     }
 
     pub fn signal(&self, name: &str) {
+        use rustix::process::Signal;
         let pid = rustix::process::Pid::from_child(&self.child);
-        let signal = if name == "INT" { rustix::process::Signal::INT } else { rustix::process::Signal::TERM };
+        let signal = match name {
+            "INT" => Signal::INT,
+            "KILL" => Signal::KILL,
+            "STOP" => Signal::STOP,
+            "CONT" => Signal::CONT,
+            _ => Signal::TERM,
+        };
         rustix::process::kill_process(pid, signal).expect("it is there");
     }
 
@@ -64,7 +71,7 @@ impl Drop for Process {
     }
 }
 
-async fn client(address: &str) -> WorkerClient<Channel> {
+pub async fn client(address: &str) -> WorkerClient<Channel> {
     let channel = Endpoint::from_shared(format!("http://{address}")).expect("an address is one").connect().await.expect("it listens");
     WorkerClient::new(channel)
 }

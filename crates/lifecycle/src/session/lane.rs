@@ -20,9 +20,11 @@ pub struct Lane<O, I> {
     next: u64,
     /// When the oldest one that is on its way was last sent.
     sent_at: Time,
-    /// The oldest one is to be sent again: the peer has later ones.
-    again: bool,
-    /// When it last was for that reason.
+    /// The oldest ones are to be sent again, from this number to that: the peer has later ones.
+    again: Option<(u64, u64)>,
+    /// How many at once: one, and twice as many each time that the next is missing as well.
+    burst: u64,
+    /// When they last were for that reason.
     again_at: Time,
     received: u64,
     /// What came before its turn.
@@ -39,7 +41,8 @@ impl<O, I> Default for Lane<O, I> {
             acknowledged: 0,
             next: 1,
             sent_at: Time::ZERO,
-            again: false,
+            again: None,
+            burst: 1,
             again_at: Time::ZERO,
             received: 0,
             early: BTreeMap::new(),
@@ -84,8 +87,15 @@ impl<O: Clone, I> Lane<O, I> {
     pub fn accept(&mut self, number: u64, message: I, config: &SessionConfig) -> Vec<I> {
         let mut taken = Vec::new();
         let next = number == self.received + 1;
-        if number > self.received && number - self.received <= config.window && (next || self.early.len() < config.early_max) {
-            self.early.insert(number, message);
+        if number > self.received && number - self.received <= config.window {
+            // The nearest are kept: those whose turn comes last make room.
+            let farthest = self.early.last_key_value().map(|(number, _)| *number).filter(|_| self.early.len() >= config.early_max);
+            if let Some(farthest) = farthest.filter(|farthest| !next && number < *farthest) {
+                self.early.remove(&farthest);
+            }
+            if next || self.early.len() < config.early_max {
+                self.early.insert(number, message);
+            }
         }
         while let Some(next) = self.early.remove(&(self.received + 1)) {
             self.received += 1;
@@ -104,12 +114,15 @@ impl<O: Clone, I> Lane<O, I> {
             self.acknowledged = received;
             self.next = self.next.max(received + 1);
             self.sent_at = now;
-            self.again = false;
+            self.again = None;
             self.again_at = Time::ZERO;
+            // One message was lost, and all is well; or the next is missing too, and the one after it: each would cost a way there and back.
+            self.burst = if missing { self.burst.saturating_mul(2).min(config.window.max(1)) } else { 1 };
         }
         let pause_over = self.again_at == Time::ZERO || now.since(self.again_at) >= config.resend_pause;
         if missing && received == self.acknowledged && pause_over && self.is_on_its_way() {
-            (self.again, self.again_at) = (true, now);
+            let last = self.acknowledged.saturating_add(self.burst).min(self.next - 1);
+            (self.again, self.again_at) = (Some((self.acknowledged + 1, last)), now);
         }
     }
 
@@ -122,7 +135,7 @@ impl<O: Clone, I> Lane<O, I> {
     pub fn rewind(&mut self) {
         self.resent += self.next - self.acknowledged - 1;
         self.next = self.acknowledged + 1;
-        self.again = false;
+        self.again = None;
     }
 
     /// The next message that is to go out now, with its number. To be called until it gives none.
@@ -130,9 +143,10 @@ impl<O: Clone, I> Lane<O, I> {
         if self.is_on_its_way() && now.since(self.sent_at) >= config.resend_after {
             self.rewind();
         }
-        if std::mem::take(&mut self.again) {
+        if let Some((number, last)) = self.again.take() {
             self.resent += 1;
-            return Some((self.acknowledged + 1, self.kept.front()?.clone()));
+            self.again = (number < last).then_some((number + 1, last));
+            return Some((number, self.kept.get((number - self.acknowledged - 1) as usize)?.clone()));
         }
         if self.next - self.acknowledged > config.window {
             return None;

@@ -808,3 +808,32 @@ fn a_tombstone_outlives_the_gateway_that_asked_for_it_and_no_longer_than_it_must
     w.worker.side.tick(w.now.after(w.config.tombstone_keep));
     assert_eq!(tombstones(&w), Some(0));
 }
+
+/// What is lost of a whole window does not cost a way there and back for each message: what is asked for after what was asked for comes in
+/// ever larger parts.
+#[test]
+fn a_window_that_was_lost_comes_again_in_few_ways_there_and_back() {
+    let config = SessionConfig::default();
+    let (mut out, mut into) = (Lane::<u64, ()>::default(), Lane::<(), u64>::default());
+    (1..=config.window).for_each(|n| out.push(n));
+    let mut now = Time(1_000_000);
+    let sent: Vec<(u64, u64)> = std::iter::from_fn(|| out.pop_due(&config, now)).collect();
+    assert_eq!(sent.len() as u64, config.window);
+    // Only the end of it arrives: as much as there is room for, and more.
+    let mut taken: Vec<u64> = sent[200..].iter().flat_map(|(number, message)| into.accept(*number, *message, &config)).collect();
+    assert!(taken.is_empty());
+    let (mut ways, mut again) = (0, 0);
+    while into.received() < config.window {
+        now = now.after(config.resend_pause);
+        let missing = into.take_missing();
+        out.acknowledge(into.received(), missing, &config, now);
+        let more: Vec<(u64, u64)> = std::iter::from_fn(|| out.pop_due(&config, now)).collect();
+        // Of the end of the window, which was thrown away and forgotten, only `resend_after` tells.
+        ways += u32::from(!more.is_empty());
+        again += more.len();
+        taken.extend(more.into_iter().flat_map(|(number, message)| into.accept(number, message, &config)));
+        assert!(ways <= 12, "{ways} ways for {} messages", taken.len());
+    }
+    assert!(taken.into_iter().eq(1..=config.window));
+    assert!(again as u64 <= config.window + 64, "{again} sent again");
+}

@@ -175,6 +175,9 @@ pub fn snapshot() -> Snapshot {
         held: Held { attempts: 1, owners: 2, waiting: 3, running: 4, deadlines: 5, slots: 6, slots_total: 7, steps: 8, answers: 9 },
         attempts: vec![AttemptCut { attempt: attempt("r1"), state: "suspended", blocks: 4 }],
         blocks: vec![BlockCut { block: 17, generation: 42, state: "active", owners: vec![attempt("r1")], fence: Some(StepId(1066)) }],
+        orphaned_attempts: 15,
+        suspensions: 16,
+        stale_messages: 17,
     }
 }
 

@@ -226,15 +226,17 @@ fn held() -> impl Strategy<Value = Held> {
 prop_compose! {
     pub fn snapshot()(
         counts in any::<[u32; 12]>(),
-        wide in any::<[u64; 6]>(),
+        wide in any::<[u64; 9]>(),
         (device_lost, held) in (option::of(text()), held()),
         (attempts, blocks) in (vec(attempt_cut(), 0..3), vec(block_cut(), 0..3)),
     ) -> Snapshot {
         let [block_tokens, total, free, active, orphaned, cached, draining, quarantined, queued, running, stopping, tombstones] = counts;
-        let [step, stale_releases, foreign_releases, double_releases, late_completions, reserved_bytes] = wide;
+        let [step, stale_releases, foreign_releases, double_releases, late_completions, reserved_bytes, rest @ ..] = wide;
+        let [orphaned_attempts, suspensions, stale_messages] = rest;
         Snapshot {
             step: StepId(step), block_tokens, total, free, active, orphaned, cached, draining, quarantined, queued, running, stopping,
             stale_releases, foreign_releases, double_releases, device_lost, late_completions, reserved_bytes, tombstones, held, attempts, blocks,
+            orphaned_attempts, suspensions, stale_messages,
         }
     }
 }

@@ -262,8 +262,9 @@ impl Oracle {
     /// A gateway concludes that the worker of a run's attempt, which it has not heard released, is over.
     // contract: C-9
     pub fn fenced(&mut self, run: usize, worker: usize, life: Incarnation) {
-        let attempts = &mut self.runs[run].attempts;
-        attempts.iter_mut().filter(|a| (a.worker, a.life) == (worker, life)).for_each(|a| a.fenced = true);
+        // One before the current attempt was given back there, and is over.
+        let current = self.runs[run].attempts.last_mut();
+        current.into_iter().filter(|a| (a.worker, a.life) == (worker, life)).for_each(|a| a.fenced = true);
     }
 
     /// A worker that stops gave a run back that it has nothing of, or never had.

@@ -157,6 +157,7 @@ fn who_leaves_in_prefill_leaves_nothing() {
     leaves("prefill", &slow_model(), Leave::Reset);
 }
 
+// field: F-10 F-16
 #[test]
 fn who_leaves_in_decode_leaves_nothing() {
     leaves("decode", &lasting_model(), Leave::Close);

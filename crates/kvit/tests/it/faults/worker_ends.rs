@@ -86,6 +86,7 @@ fn callers_of_a_killed_worker_are_told_when_its_next_life_answers() {
     assert_eq!(metric(&gateway, "kvit_run_outcomes_total"), 3);
 }
 
+// field: F-25
 #[test]
 fn callers_of_a_killed_worker_are_told_by_its_lease_when_no_life_answers() {
     let texts = alone(&lasting_model(), &[("Hi there", 8)]);

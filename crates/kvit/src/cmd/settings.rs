@@ -46,6 +46,8 @@ pub fn gateway(config: &ServeConfig) -> GatewayConfig {
         allow_half_close: config.allow_half_close,
         client_lost_after: ms(config.client_lost_after_ms),
         keepalive_comment: ms(config.keepalive_comment_ms),
+        redispatch_max: config.redispatch_max,
+        watches_max: config.watches_max,
         ..GatewayConfig::default()
     }
 }
@@ -68,10 +70,13 @@ pub fn session(config: &ServeConfig) -> SessionConfig {
         suspend_after: ms(config.suspend_after_ms),
         lease: ms(config.lease_ms),
         resend_after: ms(config.resend_after_ms),
+        lease_max: ms(config.lease_max_ms),
         window: config.session_window,
+        early_max: config.session_early_max,
         outbox_max: config.session_outbox_max,
         gateways_max: config.session_gateways_max,
         tombstones_max: config.session_tombstones_max,
+        tombstone_keep: ms(config.tombstone_keep_ms),
         ask_every: ms(config.ask_every_ms),
         ..SessionConfig::default()
     }

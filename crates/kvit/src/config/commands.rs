@@ -54,6 +54,7 @@ const LISTS: [(&[Reader], &[&str]); 5] = [
             "cancel_repeat_ms",
             "cancel_wait_max_ms",
             "allow_half_close",
+            "watches_max",
         ],
     ),
     (
@@ -78,10 +79,30 @@ const LISTS: [(&[Reader], &[&str]); 5] = [
     (
         // Who has sessions.
         &[Worker, Gateway],
-        &["name", "heartbeat_ms", "suspend_after_ms", "lease_ms", "resend_after_ms", "session_window", "hello_timeout_ms"],
+        &[
+            "name",
+            "heartbeat_ms",
+            "suspend_after_ms",
+            "lease_ms",
+            "resend_after_ms",
+            "session_window",
+            "session_early_max",
+            "hello_timeout_ms",
+        ],
     ),
-    (&[Worker], &["listen", "session_outbox_max", "session_gateways_max", "session_tombstones_max", "ask_every_ms"]),
-    (&[Gateway], &["worker"]),
+    (
+        &[Worker],
+        &[
+            "listen",
+            "lease_max_ms",
+            "tombstone_keep_ms",
+            "session_outbox_max",
+            "session_gateways_max",
+            "session_tombstones_max",
+            "ask_every_ms",
+        ],
+    ),
+    (&[Gateway], &["worker", "redispatch_max"]),
 ];
 
 /// The commands that read an option.

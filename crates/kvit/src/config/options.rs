@@ -171,18 +171,28 @@ options! {
         "How long a gateway may be silent before its runs are no longer scheduled; they keep their blocks. A worker that is silent for as long gets no new runs. At least twice `heartbeat_ms`.";
     lease_ms: u64, "MILLISECONDS" = 10_000,
         "How long after a gateway's last sign of life its runs end with `orphaned`. The longer of this and the gateway's own counts. Above `suspend_after_ms`.";
+    lease_max_ms: u64, "MILLISECONDS" = 300_000,
+        "Longest lease that a gateway can ask a worker for; a worker's own `lease_ms` may be longer.";
     resend_after_ms: u64, "MILLISECONDS" = 200,
         "How long a message of a session may be unacknowledged before it is sent again.";
     session_window: u64, "NUMBER" = 512,
         "Messages of a session on their way at once, each way.";
+    session_early_max: usize, "NUMBER" = 64,
+        "Messages of a session that came before their turn and are kept until then, each way; further ones come again.";
     session_outbox_max: usize, "NUMBER" = 8192,
         "Messages kept for a gateway that does not acknowledge them; with more, its runs are suspended until it does.";
     session_gateways_max: usize, "NUMBER" = 64,
         "Gateways that a worker serves at once, those included whose lease is over and that are not forgotten yet. Each may have two sessions for a while, the newer of which counts.";
     session_tombstones_max: usize, "NUMBER" = 1024,
         "Cancels for runs that have not come, kept for each gateway.";
+    tombstone_keep_ms: u64, "MILLISECONDS" = 900_000,
+        "How long such a cancel is kept. Longer than a run may wait at a gateway: above `queue_deadline_ms` there.";
     ask_every_ms: u64, "MILLISECONDS" = 5_000,
         "How often a worker asks a gateway which runs it claims.";
+    redispatch_max: u32, "NUMBER" = 1,
+        "How often a run whose worker is lost, or stops before it began with it, goes to another; 0 for never. Never once anything of it was delivered.";
+    watches_max: usize, "NUMBER" = 256,
+        "Callers of gRPC's `Watch` at once.";
     hello_timeout_ms: u64, "MILLISECONDS" = 5_000,
         "How long a gateway may take to say who it is on a new session, and a worker to answer it.";
     journal_records: usize, "NUMBER" = 65_536,
@@ -204,7 +214,7 @@ impl ServeConfig {
     /// # Errors
     /// The first option that is out of range.
     pub fn check(&self) -> Result<(), ConfigError> {
-        let at_least_one: [(&'static str, u64); 21] = [
+        let at_least_one: [(&'static str, u64); 23] = [
             ("kv_blocks", self.kv_blocks.into()),
             ("step_tokens", self.step_tokens.into()),
             ("max_running", self.max_running.into()),
@@ -221,6 +231,8 @@ impl ServeConfig {
             ("suspend_after_ms", self.suspend_after_ms),
             ("resend_after_ms", self.resend_after_ms),
             ("session_window", self.session_window),
+            ("session_early_max", self.session_early_max as u64),
+            ("tombstone_keep_ms", self.tombstone_keep_ms),
             ("session_outbox_max", self.session_outbox_max as u64),
             ("session_gateways_max", self.session_gateways_max as u64),
             ("session_tombstones_max", self.session_tombstones_max as u64),

@@ -29,6 +29,8 @@ pub(super) struct AttemptTruth {
     pub suspended: bool,
     /// Its gateway has concluded that this life of the worker is over.
     pub fenced: bool,
+    /// Another began although it is not fenced: it was handed back.
+    pub followed: bool,
     pub orphaned: bool,
 }
 
@@ -172,10 +174,13 @@ impl Oracle {
     pub fn placed(&mut self, attempt: &AttemptId, worker: usize, life: Incarnation) {
         let Some(run) = self.run(attempt) else { return };
         let truth = &mut self.runs[run];
-        if let Some(before) = truth.attempts.last() {
+        if let Some(before) = truth.attempts.last_mut() {
             self.met.again += 1;
-            if !before.fenced {
-                return self.fail("C-9", || format!("{attempt} begins and the attempt before it is not fenced"));
+            before.followed = !before.fenced;
+            // Its gateway has given it up, or its worker has handed it back: in truth nothing is held of it, or nothing ever was.
+            let holds = before.submitted > 0 && before.released == 0;
+            if holds && !before.fenced {
+                return self.fail("C-9", || format!("{attempt} begins and the attempt before it is neither fenced nor released"));
             }
         }
         if truth.outcome.is_some() || attempt.attempt as usize != truth.attempts.len() + 1 {
@@ -189,6 +194,7 @@ impl Oracle {
             released: 0,
             suspended: false,
             fenced: false,
+            followed: false,
             orphaned: false,
         });
     }
@@ -199,7 +205,8 @@ impl Oracle {
             return self.fail("C-2", || format!("{attempt} is executed and no gateway has placed it"));
         };
         truth.submitted += 1;
-        let right = truth.submitted == 1 && (truth.worker, truth.life) == (worker, life);
+        // What was turned away and followed by another must not be executed after all.
+        let right = truth.submitted == 1 && !truth.followed && (truth.worker, truth.life) == (worker, life);
         if !right {
             self.fail("C-2", || format!("{attempt} is executed a second time, or where it was not sent (worker-{})", worker + 1));
         }
@@ -259,7 +266,7 @@ impl Oracle {
     // contract: C-9
     pub fn fenced(&mut self, run: usize, worker: usize, life: Incarnation) {
         let attempts = &mut self.runs[run].attempts;
-        attempts.iter_mut().filter(|a| (a.worker, a.life) == (worker, life)).for_each(|a| a.fenced = true);
+        attempts.iter_mut().filter(|a| (a.worker, a.life) == (worker, life) && !a.followed).for_each(|a| a.fenced = true);
     }
 
     pub fn owner_died(&mut self, gateway: usize, life: Incarnation) {

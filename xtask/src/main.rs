@@ -4,6 +4,7 @@
 
 mod bench;
 mod process;
+mod proof;
 mod sdk;
 mod test;
 mod tidy;

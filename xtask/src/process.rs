@@ -43,6 +43,16 @@ pub fn listen(command: &mut Command) -> anyhow::Result<(String, bool)> {
     Ok((said, status.success()))
 }
 
+/// The same of what it says to stdout; its stderr is ours.
+pub fn listen_to_stdout(command: &mut Command) -> anyhow::Result<(String, bool)> {
+    let shown = show(command);
+    eprintln!("> {shown}");
+    let mut child = command.stdout(Stdio::piped()).spawn().with_context(|| format!("cannot start {shown}"))?;
+    let said = child.stdout.take().map(|pipe| pass_on(pipe, std::io::stdout())).unwrap_or_default();
+    let status = child.wait().with_context(|| format!("cannot wait for {shown}"))?;
+    Ok((said, status.success()))
+}
+
 fn pass_on(from: impl Read, mut to: impl Write) -> String {
     let mut said = String::new();
     let mut from = BufReader::new(from);

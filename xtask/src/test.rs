@@ -1,4 +1,5 @@
-//! `cargo xtask test`: format, lints, every test of the workspace with the real model, the clients' tests, one closing line.
+//! `cargo xtask test`: format, lints, every test of the workspace with the real model, the proof by simulation, the clients' tests, one
+//! closing line.
 //!
 //! A failed part does not hide the others: all run, and the closing line adds up what each counted.
 
@@ -7,7 +8,7 @@ use std::path::PathBuf;
 use anyhow::{Context, bail};
 
 use crate::process::{command, listen, run as run_command};
-use crate::sdk;
+use crate::{proof, sdk};
 
 /// What the runners counted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -34,6 +35,7 @@ pub fn run(long: bool) -> anyhow::Result<()> {
     let mut total = Count::default();
     part(&mut total, "format", lint(&["fmt", "--all", "--check"]));
     part(&mut total, "lints", lint(&["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"]));
+    let mut closing = Vec::new();
     let model = model().context("the tests need the real model");
     match model {
         Err(error) => part(&mut total, "model", Err(error)),
@@ -43,14 +45,31 @@ pub fn run(long: bool) -> anyhow::Result<()> {
             if long {
                 part(&mut total, "long tests", nextest(&model, &["--run-ignored", "only", "-E", "test(/long_/)"]));
             }
+            simulate(&mut total, long, &mut closing);
             part(&mut total, "clients", sdk::run(&model, &[]));
         }
     }
+    closing.iter().for_each(|line| println!("{line}"));
     println!("{} passed, {} failed", total.passed, total.failed);
     if total.failed > 0 {
         bail!("not everything holds");
     }
     Ok(())
+}
+
+/// Explorer, simulator and museum: each counts as a test. What they say at their end is shown at ours.
+fn simulate(total: &mut Count, long: bool, closing: &mut Vec<String>) {
+    if let Err(error) = proof::build() {
+        return part(total, "simulation", Err(error));
+    }
+    for args in proof::commands(long) {
+        let name = format!("kvit {}", args.join(" "));
+        let done = proof::run(args).map(|line| {
+            closing.push(format!("{name}: {line}"));
+            Count { passed: 1, failed: 0 }
+        });
+        part(total, &name, done);
+    }
 }
 
 fn part(total: &mut Count, name: &str, result: anyhow::Result<Count>) {

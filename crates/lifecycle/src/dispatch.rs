@@ -181,6 +181,8 @@ impl<R: Rules> Dispatch<R> {
                 self.usage.prompt = prompt_tokens;
                 self.taken_on(now, &mut effects);
             }
+            // contract: C-12. Nothing is told behind an end, and what was given back belongs to a further attempt.
+            Word::Delta(_) if self.is_decided() => {}
             Word::Delta(delta) => {
                 self.taken_on(now, &mut effects);
                 // From here on the answer is somebody's, and another worker cannot begin it anew.
@@ -216,6 +218,11 @@ impl<R: Rules> Dispatch<R> {
             }
         }
         effects
+    }
+
+    /// Whether nothing more of the current attempt is for anybody: its run has an outcome, or it was handed back.
+    fn is_decided(&self) -> bool {
+        self.call.outcome().is_some() || self.call.state() == CallState::HandedBack
     }
 
     /// Whether a further attempt could take the place of this one: nothing was delivered, and the policy allows it.

@@ -76,7 +76,7 @@ unsound! {
     DropsLateRows late_completion_filtered ["liveness"]; { fn counts_late_row() -> bool { false } }
     ReleasedAtOnce released_before_it_is ["C-20"]; { fn is_released(_: u32) -> bool { true } }
     AcknowledgedIsReleased acknowledgement_taken_for_release ["C-20"]; { fn acknowledgement_releases() -> bool { true } }
-    SentIsReleased sending_taken_for_release ["C-20", "C-12"]; { fn cancel_sent_releases() -> bool { true } }
+    SentIsReleased sending_taken_for_release ["C-4", "C-20", "C-12"]; { fn cancel_sent_releases() -> bool { true } }
     TimeReleases timer_frees ["C-20", "C-12"]; { fn time_releases(waited: Duration) -> bool { waited > Duration::from_millis(100) } }
 }
 

@@ -388,3 +388,25 @@ fn a_run_that_cannot_be_given_back_ends_as_the_worker_said() {
     assert_eq!(words(&lost.worker_lost(ONE.0, ONE.1, true, Time(3))), ["Void/1", "wait"]);
     assert!(lost.is_waiting() && lost.call().is_voided());
 }
+
+#[test]
+// contract: C-12
+fn a_piece_that_comes_after_the_end_is_told_to_nobody() {
+    let once = DispatchConfig { redispatch_max: 1, ..DispatchConfig::default() };
+    let mut void = live(DispatchConfig { redispatch_max: 0, ..once });
+    assert!(words(&void.worker_lost(ONE.0, ONE.1, true, Time(2))).contains(&"tell worker_lost".to_owned()));
+    let mut over = live(once);
+    over.take_in(ONE, 1, delta(1), Time(2));
+    over.take_in(ONE, 1, ended(Cause::Length), Time(3));
+    let mut given_back = live(once);
+    given_back.take_in(ONE, 1, ended(Cause::Shutdown), Time(2));
+    assert_eq!(given_back.call().state(), CallState::HandedBack);
+    for run in [&mut void, &mut over, &mut given_back] {
+        let before = fingerprint(run, Time(4));
+        assert_eq!(words(&run.take_in(ONE, 1, delta(1), Time(4))), Vec::<String>::new());
+        assert_eq!(fingerprint(run, Time(4)), before, "it changes nothing");
+    }
+    // So the attempt that follows has everything that it needs.
+    assert_eq!(words(&given_back.take_in(ONE, 1, Word::Released, Time(5))), ["wait"]);
+    assert_eq!(words(&given_back.place(at(TWO, 9), Time(6)))[1], "submit #2 to 1");
+}

@@ -69,6 +69,10 @@ pub enum Action {
     Restart,
     /// The gateway hears of the new life.
     Learn,
+    /// The worker is told to stop: it takes nothing more and hands back what waits.
+    Drain,
+    /// The time that it leaves what runs is over.
+    DrainOver,
 }
 
 impl Action {
@@ -108,6 +112,8 @@ impl Action {
             Action::LeaseOver => "the worker's lease for the gateway ends".into(),
             Action::Conclude => "the gateway concludes that the lease is over".into(),
             Action::Restart => "the worker dies and begins a new life, all its blocks anew".into(),
+            Action::Drain => "the worker is told to stop".into(),
+            Action::DrainOver => "the stopping worker's limit is over".into(),
             Action::Learn => "the gateway hears of the worker's new life".into(),
         }
     }

@@ -55,6 +55,8 @@ impl<R: Rules> World<R> {
             | Action::Conclude
             | Action::Restart
             | Action::Learn => self.session(action),
+            Action::Drain => self.drain(),
+            Action::DrainOver => self.drain_over(),
             _ => self.at_worker(action),
         }
         self.check();
@@ -117,6 +119,11 @@ impl<R: Rules> World<R> {
             }
             Event::Superseded { .. } => self.marks.add(Mark::OutcomeRace),
             Event::AbandonmentObserved { cause: Cause::ClientDeadline } => self.marks.add(Mark::GatewayDeadline),
+            Event::HandedBack => {
+                self.note(|s| format!("{} waits for another worker", s.word(of)));
+                let ran = self.fates_of(of).tokens.iter().any(|tokens| *tokens > 0) || self.worker.drained;
+                self.marks.add(if ran { Mark::RunningHandedBack } else { Mark::HandedBack });
+            }
             Event::Void { .. } => {
                 self.note(|s| format!("{} is void", s.word(of)));
                 self.gate.runs[run].voided = true;
@@ -182,6 +189,9 @@ impl<R: Rules> World<R> {
         let (life, tenure) = (self.worker.life, self.net.worker_tenure);
         let fate = self.fate(of);
         (fate.life, fate.tenure) = (life, tenure);
+        if self.worker.draining {
+            return self.turn_away(of);
+        }
         let submission = self.submission(of, number, late);
         self.input(Input::Submit(Box::new(submission)));
         if self.worker.engine.knows(&of.id(&self.scene.names)) {

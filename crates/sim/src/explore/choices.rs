@@ -24,7 +24,7 @@ impl<R: Rules> World<R> {
     }
 
     fn may_place(&self, run: usize) -> bool {
-        let is_here = self.gate.life == self.worker.life && !self.worker.cut;
+        let is_here = self.gate.life == self.worker.life && !self.worker.cut && !self.gate.stops;
         let before = |r: usize| self.gate.runs[r].dispatch().is_waiting() && self.gate.runs[r].number == 0;
         is_here && self.gate.runs[run].dispatch().is_waiting() && !(0..run).any(before)
     }
@@ -105,6 +105,8 @@ impl<R: Rules> World<R> {
         }
         if self.gate.life != self.worker.life {
             all.push(Action::Learn);
+        } else if self.is_drained() && !self.gate.is_settled() {
+            all.push(Action::Restart);
         } else if b.restarts > 0 && self.gate.runs.iter().any(|r| r.number > 0 && !r.dispatch().call().is_settled()) {
             all.push(Action::Restart);
         }
@@ -138,6 +140,12 @@ impl<R: Rules> World<R> {
             }
             None => {}
         }
+        if b.drains > 0 && !worker.draining && self.gate.life == worker.life {
+            all.push(Action::Drain);
+        }
+        if worker.draining && !worker.drained && !self.cut.attempts.is_empty() {
+            all.push(Action::DrainOver);
+        }
         if device.has_ghost() {
             all.push(Action::GhostWrites);
         }
@@ -160,6 +168,7 @@ impl<R: Rules> World<R> {
             .or_else(|| next(&|a| matches!(a, Action::Deliver(i) if in_order(*i))))
             .or_else(|| next(&|a| matches!(a, Action::Deliver(_) | Action::Heartbeat(_))))
             .or_else(|| next(&|a| matches!(a, Action::Resend(_) | Action::Place(_) | Action::TakeEnd(_))))
+            .or_else(|| next(&|a| matches!(a, Action::Restart) && self.is_drained()))
             .filter(|_| self.violation.is_none())
     }
 

@@ -75,35 +75,35 @@ pub const EXCUSES: &[Excuse] = &[
     ),
     call(&[], &["other_attempt"], "Dispatch lets through no word about another attempt than the current one"),
     call(
-        &["dispatched", "live", "stopping", "ended", "released", "void", "settled(proven)", "settled(void)"],
+        &["dispatched", "live", "stopping", "ended", "released", "void", "settled(proven)", "settled(void)", "handed_back"],
         &["dispatch"],
         "only a run that waits is placed",
     ),
     call(
         &["accepted", "waiting again"],
-        &["worker_accepted", "worker_ended", "worker_released", "worker_lost", "worker_lost(again)"],
+        &["worker_accepted", "worker_ended", "worker_handed_back", "worker_released", "worker_lost", "worker_lost(again)"],
         "Dispatch takes words only of the worker that has the run, and none has",
     ),
     call(
-        &["accepted", "waiting again", "dispatched", "live"],
+        &["accepted", "waiting again", "dispatched", "live", "handed_back"],
         &["delivered"],
         "a caller that leaves is a cause first, for every run has the policy `cancel` (C-25)",
     ),
     call(
-        &["accepted", "waiting again", "dispatched", "live", "released", "void", "settled(proven)", "settled(void)"],
+        &["accepted", "waiting again", "dispatched", "live", "released", "void", "settled(proven)", "settled(void)", "handed_back"],
         &["retry"],
         "Dispatch repeats only a cancel whose release is still to come",
     ),
     call(&["dispatched", "live", "stopping"], &["worker_released"], "in a lane the end comes before the release"),
     call(
-        &["ended", "released", "settled(proven)"],
-        &["worker_accepted", "worker_ended"],
+        &["ended", "released", "settled(proven)", "handed_back"],
+        &["worker_accepted", "worker_ended", "worker_handed_back"],
         "a worker takes an attempt on once and decides its end once, in this order",
     ),
     call(&["released", "settled(proven)"], &["worker_released"], "an attempt is released once (C-20)"),
     call(
         &["void", "settled(void)"],
-        &["worker_accepted", "worker_ended", "worker_released"],
+        &["worker_accepted", "worker_ended", "worker_handed_back", "worker_released"],
         "the session throws away what is said in a tenure that is over",
     ),
     call(
@@ -111,7 +111,7 @@ pub const EXCUSES: &[Excuse] = &[
         &["worker_lost(again)"],
         "no further attempt is offered once there is an outcome",
     ),
-    call(&["handed_back"], &[], "no worker of these worlds is told to stop; the simulator's are"),
-    call(&[], &["worker_handed_back"], "no worker of these worlds is told to stop; the simulator's are"),
+    call(&["stopping"], &["worker_handed_back"], "Dispatch takes an end for a handing back only while nobody wants the run to end"),
+    call(&["handed_back"], &["worker_lost"], "in these worlds a worker always comes again, so a further attempt is always offered"),
     call(&["settled(proven)", "settled(void)"], &["want", "delivered"], "a settled run's dispatch is let go of"),
 ];

@@ -51,6 +51,8 @@ pub struct Gate<R: Rules> {
     /// The life of the worker that is known.
     pub life: u8,
     next_number: u64,
+    /// That life has said that it stops: nothing is placed on it.
+    pub stops: bool,
     /// Deadlines have passed.
     pub late: bool,
 }
@@ -111,7 +113,7 @@ impl<R: Rules> Gate<R> {
     /// All runs of a setup, accepted.
     pub fn new(names: &[AttemptId], setup: &Setup) -> Gate<R> {
         let runs = setup.runs.iter().zip(names).map(|(run, id)| Run::new(id, run.n, setup)).collect();
-        Gate { runs, life: 1, next_number: 1, late: false }
+        Gate { runs, life: 1, next_number: 1, stops: false, late: false }
     }
 
     fn now(&self) -> Time {
@@ -166,7 +168,7 @@ impl<R: Rules> Gate<R> {
 
     /// Writes the state into a fingerprint.
     pub fn hash_state<H: Hasher>(&self, out: &mut H) {
-        (self.life, self.next_number, self.late).hash(out);
+        (self.life, self.next_number, self.stops, self.late).hash(out);
         for run in &self.runs {
             (run.print, &run.told, run.end, run.outcomes, run.settled, run.left, run.number, run.life, run.voided).hash(out);
         }

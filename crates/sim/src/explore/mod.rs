@@ -12,6 +12,7 @@ mod cells;
 mod check;
 mod choices;
 mod device;
+mod drain;
 mod excuses;
 mod gate;
 mod marks;

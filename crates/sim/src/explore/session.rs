@@ -3,7 +3,7 @@
 //! Invariant: a word reaches the gateway through the lanes of the tenure that it was said in, or not at all.
 
 use engine::Input;
-use lifecycle::{Cause, Outcome, Rules};
+use lifecycle::{CallState, Cause, Outcome, Rules};
 
 use super::action::Action;
 use super::marks::Mark;
@@ -74,6 +74,7 @@ impl<R: Rules> World<R> {
 
     /// The gateway takes in what a life of the worker says.
     pub(super) fn take_in(&mut self, up: &Up, life: u8) {
+        self.gate.stops |= *up == Up::Draining;
         for (of, word) in up.words(&self.scene.names) {
             let effects = self.gate.take_in(usize::from(of.run), life, of.attempt, word);
             self.at_gate(of.run, effects);
@@ -118,7 +119,10 @@ impl<R: Rules> World<R> {
                 self.net.renew_gateway();
             }
             Action::Restart => {
-                self.budget.restarts -= 1;
+                // A drained worker's process ends by itself.
+                if !self.is_drained() {
+                    self.budget.restarts -= 1;
+                }
                 let late = self.worker.late;
                 self.worker = Worker { late, ..Worker::new(self.worker.life + 1, &self.scene.setup) };
                 self.held.clear();
@@ -126,6 +130,7 @@ impl<R: Rules> World<R> {
             }
             _ => {
                 self.lose_worker();
+                self.gate.stops = false;
                 self.gate.life = self.worker.life;
                 self.net.renew_gateway();
             }
@@ -156,13 +161,16 @@ impl<R: Rules> World<R> {
     fn lose_worker(&mut self) {
         let life = self.gate.life;
         for run in 0..self.gate.runs.len() {
+            if self.gate.runs[run].dispatch().call().state() == CallState::HandedBack {
+                self.marks.add(Mark::HandedBackLost);
+            }
             let effects = self.gate.lost(run, life);
             self.at_gate(run as u8, effects);
         }
     }
 
     /// Attempts that the worker has, with their ids.
-    fn live(&self) -> Vec<(Try, lifecycle::AttemptId)> {
+    pub(super) fn live(&self) -> Vec<(Try, lifecycle::AttemptId)> {
         let ids = self.cut.attempts.iter().map(|a| a.attempt.clone());
         ids.filter_map(|id| Some((Try::of(&id, &self.scene.names)?, id))).collect()
     }

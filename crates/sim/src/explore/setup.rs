@@ -78,6 +78,8 @@ pub struct Budget {
     pub leases: u8,
     /// The worker's process dies and another life of it begins.
     pub restarts: u8,
+    /// The worker is told to stop; when it is empty its process ends and a new life begins.
+    pub drains: u8,
     /// A step fails.
     pub failures: u8,
     /// A step hangs.

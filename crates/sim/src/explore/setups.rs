@@ -189,6 +189,30 @@ fn sessions() -> Vec<Setup> {
             ..Setup::new("lease", "the session is cut; the lease ends, for the worker or for both", vec![one().answers(1, 2)])
         },
         Setup {
+            blocks: 4,
+            redispatch: 1,
+            slow_tokeniser: true,
+            budget: Budget { drains: 1, ..budget },
+            ..Setup::new(
+                "drain",
+                "the worker of two runs is told to stop: it hands back, lets go on, cancels at its limit, and begins anew",
+                vec![one().answers(1, 2), two().answers(1, 2)],
+            )
+        },
+        Setup {
+            near: false,
+            fine_steps: false,
+            redispatch: 1,
+            slow_reader: true,
+            slow_tokeniser: true,
+            budget: Budget { drains: 1, restarts: 1, ..budget },
+            ..Setup::new(
+                "drain-lanes",
+                "a worker that stops, over lanes: it turns away what had not heard of it, and may die before its last words are heard",
+                vec![one().answers(1, 2)],
+            )
+        },
+        Setup {
             near: false,
             fine_steps: false,
             redispatch: 1,

@@ -82,6 +82,8 @@ pub enum Up {
     Ended(Try, Cause),
     /// Nothing is held.
     Released(Try),
+    /// It takes nothing more.
+    Draining,
 }
 
 impl Up {
@@ -92,6 +94,7 @@ impl Up {
             Up::Step(pieces) => RealUp::Step { step: StepId(1), deltas: pieces.iter().map(|p| p.delta(names)).collect() },
             Up::Acknowledged(of, won) => RealUp::CancelAcknowledged { attempt: of.id(names), won: *won },
             Up::Ended(of, cause) => RealUp::Ended { attempt: of.id(names), outcome: Outcome::of(*cause), usage: Usage::default() },
+            Up::Draining => RealUp::Draining,
             Up::Released(of) => RealUp::Released { attempt: of.id(names), receipt: Receipt::default() },
         }
     }
@@ -131,6 +134,7 @@ impl super::net::Message {
             }
             Message::Up(Up::Acknowledged(of, _)) => format!("the acknowledgement of {}'s cancel", scene.word(*of)),
             Message::Up(Up::Ended(of, cause)) => format!("ended {} ({cause})", scene.word(*of)),
+            Message::Up(Up::Draining) => "the word that the worker stops".into(),
             Message::Up(Up::Released(of)) => format!("released {}", scene.word(*of)),
         }
     }

@@ -171,12 +171,13 @@ impl<R: Rules> World<R> {
     }
 
     /// The worker speaks to the gateway that the attempt is of.
-    fn say(&mut self, up: Up) {
+    pub(super) fn say(&mut self, up: Up) {
         let of = match &up {
-            Up::Accepted(of) | Up::Acknowledged(of, _) | Up::Ended(of, _) | Up::Released(of) => *of,
-            Up::Step(pieces) => pieces[0].of,
+            Up::Accepted(of) | Up::Acknowledged(of, _) | Up::Ended(of, _) | Up::Released(of) => Some(*of),
+            Up::Step(pieces) => pieces.first().map(|piece| piece.of),
+            Up::Draining => None,
         };
-        if self.fate(of).tenure != self.net.worker_tenure && self.fate(of).life > 0 {
+        if of.is_some_and(|of| self.fate(of).tenure != self.net.worker_tenure && self.fate(of).life > 0) {
             return; // nobody is there any more who could be told
         }
         match (self.scene.setup.near, self.worker.cut) {

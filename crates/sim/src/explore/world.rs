@@ -102,6 +102,10 @@ pub struct Worker<R: Rules> {
     pub orphaned: bool,
     /// Deadlines have passed.
     pub late: bool,
+    /// It was told to stop.
+    pub draining: bool,
+    /// What ran then was cancelled.
+    pub drained: bool,
 }
 
 impl<R: Rules> Worker<R> {
@@ -135,6 +139,8 @@ impl<R: Rules> Worker<R> {
             cut: false,
             orphaned: false,
             late: false,
+            draining: false,
+            drained: false,
         }
     }
 
@@ -233,11 +239,11 @@ impl<R: Rules> World<R> {
         self.gate.hash_state(&mut out);
         self.net.hash_state(&mut out);
         self.held.hash(&mut out);
-        let Worker { life, engine, device, prompts, plan_due, cut, orphaned, late } = &self.worker;
+        let Worker { life, engine, device, prompts, plan_due, cut, orphaned, late, draining, drained } = &self.worker;
         engine.hash_state(self.worker.now(), &mut out);
         let matters = |block: u32| self.cut.blocks.get(block as usize).is_some_and(|b| !matches!(b.state, "free" | "quarantined"));
         device.hash_state(StepId(self.cut.step.0 + 1), matters, &mut out);
-        (life, prompts, plan_due, cut, orphaned, late).hash(&mut out);
+        (life, prompts, plan_due, cut, orphaned, late, draining, drained).hash(&mut out);
         self.fates.hash(&mut out);
         self.budget.hash(&mut out);
         out.value()

@@ -1,7 +1,7 @@
 //! What is on show.
 // field: F-21 F-22 F-28 F-39 F-40 F-43 F-61 F-68
 
-use super::{Exhibit, bugs, catch};
+use super::{Exhibit, bugs, catch, play};
 
 /// All of them, from the pool to the gateway.
 pub const EXHIBITS: &[Exhibit] = &[
@@ -13,7 +13,9 @@ pub const EXHIBITS: &[Exhibit] = &[
         clause: "C-16",
         fix: "A block waits for the fence of the newest step that holds it.",
         setup: "share",
+        seen_as: &["C-14", "C-16"],
         catch: catch::<bugs::FreeBeforeFence>,
+        play: play::<bugs::FreeBeforeFence>,
     },
     Exhibit {
         name: "deferred-counts-as-free",
@@ -23,7 +25,9 @@ pub const EXHIBITS: &[Exhibit] = &[
         clause: "C-16",
         fix: "Draining blocks are no capacity: who needs one waits or takes another victim.",
         setup: "preempt",
+        seen_as: &["C-16"],
         catch: catch::<bugs::DeferredCountsAsFree>,
+        play: play::<bugs::DeferredCountsAsFree>,
     },
     Exhibit {
         name: "shared-block-freed",
@@ -33,7 +37,9 @@ pub const EXHIBITS: &[Exhibit] = &[
         clause: "C-18",
         fix: "Who ends takes its own ownership back and nobody else's.",
         setup: "share",
+        seen_as: &["C-14", "C-16", "C-17"],
         catch: catch::<bugs::SharedBlockFreed>,
+        play: play::<bugs::SharedBlockFreed>,
     },
     Exhibit {
         name: "dropped-block-published",
@@ -43,7 +49,9 @@ pub const EXHIBITS: &[Exhibit] = &[
         clause: "C-19",
         fix: "The index takes a block when every layer of its rows is done, and not before.",
         setup: "share",
+        seen_as: &["C-14"],
         catch: catch::<bugs::DroppedBlockPublished>,
+        play: play::<bugs::DroppedBlockPublished>,
     },
     Exhibit {
         name: "id-by-prefix",
@@ -53,7 +61,9 @@ pub const EXHIBITS: &[Exhibit] = &[
         clause: "C-1",
         fix: "Ids are compared whole.",
         setup: "names",
+        seen_as: &["C-1", "C-4", "C-11"],
         catch: catch::<bugs::IdByPrefix>,
+        play: play::<bugs::IdByPrefix>,
     },
     Exhibit {
         name: "early-cancel-lost",
@@ -63,7 +73,9 @@ pub const EXHIBITS: &[Exhibit] = &[
         clause: "C-11",
         fix: "It leaves a tombstone; the submit, when it comes, computes nothing.",
         setup: "lanes",
+        seen_as: &["C-11"],
         catch: catch::<bugs::EarlyCancelLost>,
+        play: play::<bugs::EarlyCancelLost>,
     },
     Exhibit {
         name: "released-again",
@@ -73,7 +85,9 @@ pub const EXHIBITS: &[Exhibit] = &[
         clause: "C-20",
         fix: "The first cause wins; those after it are told so and change nothing.",
         setup: "preempt",
+        seen_as: &["C-20"],
         catch: catch::<bugs::ReleasedAgain>,
+        play: play::<bugs::ReleasedAgain>,
     },
     Exhibit {
         name: "answers-run-on",
@@ -83,7 +97,9 @@ pub const EXHIBITS: &[Exhibit] = &[
         clause: "C-31",
         fix: "The answers of an attempt end together.",
         setup: "answers",
+        seen_as: &["C-15", "C-20"],
         catch: catch::<bugs::OtherAnswersRunOn>,
+        play: play::<bugs::OtherAnswersRunOn>,
     },
     Exhibit {
         name: "late-completion-filtered",
@@ -93,7 +109,9 @@ pub const EXHIBITS: &[Exhibit] = &[
         clause: "C-9",
         fix: "A late row changes no token, but it is over, and counts as that.",
         setup: "share",
+        seen_as: &["liveness"],
         catch: catch::<bugs::LateCompletionFiltered>,
+        play: play::<bugs::LateCompletionFiltered>,
     },
     Exhibit {
         name: "released-at-the-end",
@@ -103,7 +121,9 @@ pub const EXHIBITS: &[Exhibit] = &[
         clause: "C-20",
         fix: "Its end and its release are two facts; the second follows the last fence.",
         setup: "share",
+        seen_as: &["C-20"],
         catch: catch::<bugs::ReleasedAtTheEnd>,
+        play: play::<bugs::ReleasedAtTheEnd>,
     },
     Exhibit {
         name: "acknowledgement-releases",
@@ -113,7 +133,9 @@ pub const EXHIBITS: &[Exhibit] = &[
         clause: "C-6",
         fix: "An acknowledgement shows that the cancel came. Only `released` shows a release.",
         setup: "share",
+        seen_as: &["C-20"],
         catch: catch::<bugs::AcknowledgementReleases>,
+        play: play::<bugs::AcknowledgementReleases>,
     },
     Exhibit {
         name: "state-removed-early",
@@ -123,7 +145,9 @@ pub const EXHIBITS: &[Exhibit] = &[
         clause: "C-6",
         fix: "The state stays, and the cancel is repeated, until the worker has said `released` or is fenced.",
         setup: "lanes",
+        seen_as: &["C-4", "C-12", "C-20"],
         catch: catch::<bugs::StateRemovedEarly>,
+        play: play::<bugs::StateRemovedEarly>,
     },
     Exhibit {
         name: "blind-timer",
@@ -133,6 +157,8 @@ pub const EXHIBITS: &[Exhibit] = &[
         clause: "C-6",
         fix: "No timer frees a block: a lease both sides reckon with, or the worker's word.",
         setup: "deadlines",
+        seen_as: &["C-12", "C-20"],
         catch: catch::<bugs::BlindTimer>,
+        play: play::<bugs::BlindTimer>,
     },
 ];

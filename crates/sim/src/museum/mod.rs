@@ -1,4 +1,4 @@
-//! The museum: real bugs as other answers to the questions of `lifecycle::rules`, each caught by the explorer.
+//! The museum: real bugs as other answers to the questions of `lifecycle::rules`, each caught by the explorer and by the simulator.
 //!
 //! What serves is compiled with the sound answers; nothing of this is in it.
 //!
@@ -14,9 +14,12 @@ use lifecycle::Rules;
 pub use exhibits::EXHIBITS;
 
 use crate::explore::{self, Found, Report, RunSetup, Setup};
+use crate::simulate::{self, Failure};
 
 /// States after which a bug counts as not caught.
 const BOUND: usize = 200_000;
+/// Seeds within which the simulator has to find each bug.
+pub const SEEDS: u64 = 1000;
 
 /// A bug on show.
 #[derive(Clone, Copy, Debug)]
@@ -35,7 +38,10 @@ pub struct Exhibit {
     pub fix: &'static str,
     /// The setup in which it shows.
     pub setup: &'static str,
+    /// The clauses of which the simulator sees one break first: it looks from further away.
+    pub seen_as: &'static [&'static str],
     catch: fn(&Setup, &dyn Fn() -> Duration) -> Caught,
+    play: fn(u64) -> Option<Failure>,
 }
 
 /// What became of the hunt for a bug.
@@ -65,6 +71,16 @@ impl Exhibit {
         (self.catch)(&setup(self.setup), clock)
     }
 
+    /// Looks for it with the simulator, in so many seeds from 0.
+    pub fn play(&self, seeds: u64) -> Option<Failure> {
+        (self.play)(seeds)
+    }
+
+    /// Whether the simulator saw it break one of its clauses.
+    pub fn is_seen(&self, failure: Option<&Failure>) -> bool {
+        failure.is_some_and(|failure| self.seen_as.contains(&failure.violation.clause))
+    }
+
     /// Whether it was caught breaking its clause.
     pub fn is_caught(&self, caught: &Caught) -> bool {
         caught.found().is_some_and(|found| found.violation.clause == self.clause)
@@ -82,6 +98,10 @@ fn catch<R: Rules>(setup: &Setup, clock: &dyn Fn() -> Duration) -> Caught {
         let story = report.found.as_ref().map(|found| explore::story::<R>(setup, found)).unwrap_or_default();
         Caught { report, story }
     })
+}
+
+fn play<R: Rules>(seeds: u64) -> Option<Failure> {
+    explore::quietly(|| simulate::find::<R>(seeds))
 }
 
 /// One of the explorer's setups, or one that only the museum needs.

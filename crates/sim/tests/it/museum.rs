@@ -4,7 +4,7 @@
 
 use std::time::Duration;
 
-use sim::museum::{EXHIBITS, exhibit};
+use sim::museum::{EXHIBITS, SEEDS, exhibit};
 
 /// Bug, clause and steps of the shortest counterexample. A change of these is a change of the cores or of a setup.
 const GOLDEN: [(&str, &str, usize); 13] = [
@@ -34,6 +34,15 @@ fn every_bug_is_caught_in_the_fewest_steps() {
         })
         .collect();
     assert_eq!(found, GOLDEN);
+}
+
+#[test]
+fn every_bug_is_found_by_the_simulator_within_its_seeds() {
+    for e in EXHIBITS {
+        let found = e.play(SEEDS);
+        let seen = found.as_ref().map(|f| (f.seed, &f.violation));
+        assert!(e.is_seen(found.as_ref()), "{}: {seen:?}, not one of {:?}", e.name, e.seen_as);
+    }
 }
 
 #[test]

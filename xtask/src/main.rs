@@ -14,7 +14,7 @@ use std::process::ExitCode;
 
 const USAGE: &str = "usage: cargo xtask COMMAND
 
-  test [--long]   everything that must hold before a change lands; --long adds the tests that take minutes
+  test [--long]   everything that must hold before a change lands; --long adds what takes minutes
   sdk [KIND ...]  only the tests with real clients against a started server: python, node, browser, or all
   tidy            only the house's rules: sizes, headers, imports, contract clauses
   bench [ARGS]    kvit against llama.cpp (bench/llama_cpp.py)";

@@ -29,9 +29,9 @@ pub(super) struct AttemptTruth {
     pub suspended: bool,
     /// Its gateway has concluded that this life of the worker is over.
     pub fenced: bool,
-    /// Another began although it is not fenced: it was handed back.
-    pub followed: bool,
     pub orphaned: bool,
+    /// The worker said that it turned the submit down, and no engine had got it.
+    pub turned_down: bool,
 }
 
 /// The truth about a run.
@@ -174,13 +174,11 @@ impl Oracle {
     pub fn placed(&mut self, attempt: &AttemptId, worker: usize, life: Incarnation) {
         let Some(run) = self.run(attempt) else { return };
         let truth = &mut self.runs[run];
-        if let Some(before) = truth.attempts.last_mut() {
+        if let Some(before) = truth.attempts.last() {
             self.met.again += 1;
-            before.followed = !before.fenced;
-            // Its gateway has given it up, or its worker has handed it back: in truth nothing is held of it, or nothing ever was.
-            let holds = before.submitted > 0 && before.released == 0;
-            if holds && !before.fenced {
-                return self.fail("C-9", || format!("{attempt} begins and the attempt before it is neither fenced nor released"));
+            // Over at its worker, or never begun there, is as good as fenced.
+            if !before.fenced && before.released == 0 && !before.turned_down {
+                return self.fail("C-9", || format!("{attempt} begins and the attempt before it is not fenced"));
             }
         }
         if truth.outcome.is_some() || attempt.attempt as usize != truth.attempts.len() + 1 {
@@ -194,8 +192,8 @@ impl Oracle {
             released: 0,
             suspended: false,
             fenced: false,
-            followed: false,
             orphaned: false,
+            turned_down: false,
         });
     }
 
@@ -205,8 +203,7 @@ impl Oracle {
             return self.fail("C-2", || format!("{attempt} is executed and no gateway has placed it"));
         };
         truth.submitted += 1;
-        // What was turned away and followed by another must not be executed after all.
-        let right = truth.submitted == 1 && !truth.followed && (truth.worker, truth.life) == (worker, life);
+        let right = truth.submitted == 1 && !truth.turned_down && (truth.worker, truth.life) == (worker, life);
         if !right {
             self.fail("C-2", || format!("{attempt} is executed a second time, or where it was not sent (worker-{})", worker + 1));
         }
@@ -265,8 +262,17 @@ impl Oracle {
     /// A gateway concludes that the worker of a run's attempt, which it has not heard released, is over.
     // contract: C-9
     pub fn fenced(&mut self, run: usize, worker: usize, life: Incarnation) {
-        let attempts = &mut self.runs[run].attempts;
-        attempts.iter_mut().filter(|a| (a.worker, a.life) == (worker, life) && !a.followed).for_each(|a| a.fenced = true);
+        // One before the current attempt was given back there, and is over.
+        let current = self.runs[run].attempts.last_mut();
+        current.into_iter().filter(|a| (a.worker, a.life) == (worker, life)).for_each(|a| a.fenced = true);
+    }
+
+    /// A worker that stops gave a run back that it has nothing of, or never had.
+    // contract: C-2
+    pub fn handed_back(&mut self, run: usize) {
+        if let Some(attempt) = self.runs[run].attempts.last_mut() {
+            attempt.turned_down |= attempt.submitted == 0;
+        }
     }
 
     pub fn owner_died(&mut self, gateway: usize, life: Incarnation) {

@@ -121,6 +121,7 @@ impl<R: Rules> World<R> {
                 self.tell(|| format!("gateway-{}: {} settled{}", g + 1, called(run), if *proven { "" } else { ", its release unproven" }));
                 self.judge_settled(run, *proven);
             }
+            Journalled::HandedBack => self.oracle.handed_back(run),
             Journalled::Defect { what } => self.oracle.fail("C-4", || format!("{}: the gateway's machine refused: {what}", called(run))),
             _ => {}
         }

@@ -143,7 +143,7 @@ fn two_hundred_runs_over_a_lossy_path_are_all_released() {
 
 #[test]
 #[ignore = "the longer tier: further seeds"]
-fn two_hundred_runs_over_lossy_paths_of_further_seeds() {
+fn long_two_hundred_runs_over_lossy_paths_of_further_seeds() {
     (1..=5).for_each(|seed| runs_over_a_lossy_path(seed * 0x9e37_79b9));
 }
 

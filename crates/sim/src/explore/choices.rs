@@ -103,11 +103,12 @@ impl<R: Rules> World<R> {
         } else if b.cuts > 0 && self.gate.life == self.worker.life && !self.cut.attempts.is_empty() {
             all.push(Action::Cut);
         }
+        // A worker that has stopped begins anew if anybody still waits for one; any other may, while a run that was sent is open.
+        let has_stopped = self.is_drained() && !self.gate.is_settled();
+        let may_die = b.restarts > 0 && self.gate.runs.iter().any(|r| r.number > 0 && !r.dispatch().call().is_settled());
         if self.gate.life != self.worker.life {
             all.push(Action::Learn);
-        } else if self.is_drained() && !self.gate.is_settled() {
-            all.push(Action::Restart);
-        } else if b.restarts > 0 && self.gate.runs.iter().any(|r| r.number > 0 && !r.dispatch().call().is_settled()) {
+        } else if has_stopped || may_die {
             all.push(Action::Restart);
         }
     }

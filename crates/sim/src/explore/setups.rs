@@ -250,11 +250,7 @@ pub fn large() -> Vec<Setup> {
             near: false,
             fine_steps: false,
             budget: Budget { losses: 1, strays: 1, ..budget },
-            ..Setup::new(
-                "large-lanes",
-                "two runs over lanes; a frame is lost, a cancel comes from another gateway",
-                vec![one(), two()],
-            )
+            ..Setup::new("large-lanes", "two runs over lanes; a frame is lost, a cancel comes from another gateway", vec![one(), two()])
         },
         Setup {
             near: false,

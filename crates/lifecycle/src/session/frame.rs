@@ -135,3 +135,33 @@ impl ClockSample {
         if old || newer.error <= self.error { newer } else { self }
     }
 }
+
+/// What one side knows of the other's clock.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct PeerClock {
+    /// The newest stamp of it, and when that was heard.
+    newest: (Time, Time),
+    /// The best comparison with ours.
+    pub sample: Option<ClockSample>,
+}
+
+impl PeerClock {
+    pub fn new(stamp: Time, now: Time) -> PeerClock {
+        PeerClock { newest: (stamp, now), sample: None }
+    }
+
+    /// A stamp was heard, and with it perhaps one of ours that came back. A late frame's stamp says less than is known.
+    pub fn hear(&mut self, stamp: Time, echo: Option<Echo>, now: Time) {
+        if stamp >= self.newest.0 {
+            self.newest = (stamp, now);
+        }
+        if let Some(sample) = echo.and_then(|echo| ClockSample::of(stamp, echo, now)) {
+            self.sample = Some(self.sample.map_or(sample, |best| best.better(sample)));
+        }
+    }
+
+    /// What goes back with a frame.
+    pub fn echo(&self, now: Time) -> Echo {
+        Echo { stamp: self.newest.0, held: now.since(self.newest.1) }
+    }
+}

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::SessionConfig;
-use super::frame::{ClockSample, Echo, Frame, Hello, Welcome};
+use super::frame::{ClockSample, Frame, Hello, PeerClock, Welcome};
 use super::lane::Lane;
 use crate::message::{Down, Up};
 use crate::{Incarnation, Time};
@@ -65,9 +65,7 @@ struct Known {
     lane: Lane<Down, Up>,
     heard: Time,
     silent: bool,
-    /// The newest stamp of its clock, and when that was heard.
-    stamp: (Time, Time),
-    clock: Option<ClockSample>,
+    clock: PeerClock,
     owes: bool,
     heartbeat_at: Time,
 }
@@ -111,7 +109,7 @@ impl GatewaySide {
 
     /// The worker's clock against ours.
     pub fn clock(&self) -> Option<ClockSample> {
-        self.known.as_ref().and_then(|k| k.clock)
+        self.known.as_ref().and_then(|k| k.clock.sample)
     }
 
     /// Messages that the worker has not acknowledged.
@@ -161,7 +159,7 @@ impl GatewaySide {
             Some(known) if (known.life, known.tenure) == (welcome.incarnation, welcome.tenure) => {
                 known.lane.acknowledge(welcome.received, false, &self.config, now);
                 known.lane.rewind();
-                known.hear_stamp(welcome.stamp, now);
+                known.clock.hear(welcome.stamp, None, now);
                 known.heartbeat_at = now;
             }
             // Another process. It says nothing about what the one before it does.
@@ -192,8 +190,7 @@ impl GatewaySide {
             lane: Lane::default(),
             heard: now,
             silent: false,
-            stamp: (welcome.stamp, now),
-            clock: None,
+            clock: PeerClock::new(welcome.stamp, now),
             owes: true,
             heartbeat_at: now,
         });
@@ -236,10 +233,7 @@ impl GatewaySide {
             return out;
         };
         known.lane.acknowledge(frame.received, frame.missing, &config, now);
-        known.hear_stamp(frame.stamp, now);
-        if let Some(sample) = frame.echo.and_then(|echo| ClockSample::of(frame.stamp, echo, now)) {
-            known.clock = Some(known.clock.map_or(sample, |best| best.better(sample)));
-        }
+        known.clock.hear(frame.stamp, frame.echo, now);
         known.owes |= frame.number > 0;
         let messages = frame.message.map(|message| known.lane.accept(frame.number, message, &config)).unwrap_or_default();
         self.heard(now, &mut out);
@@ -306,19 +300,12 @@ impl GatewaySide {
 }
 
 impl Known {
-    fn hear_stamp(&mut self, stamp: Time, now: Time) {
-        if stamp >= self.stamp.0 {
-            self.stamp = (stamp, now);
-        }
-    }
-
     /// When the worker's lease for us is over for certain.
     fn lost_at(&self) -> Time {
         self.heard.after(self.lease).after(SessionConfig::clock_error(self.lease))
     }
 
     fn frame(&self, me: Incarnation, number: u64, message: Option<Down>, now: Time) -> Frame<Down> {
-        let (stamp, heard) = self.stamp;
         Frame {
             from: me,
             to: self.life,
@@ -327,7 +314,7 @@ impl Known {
             received: self.lane.received(),
             missing: false,
             stamp: now,
-            echo: Some(Echo { stamp, held: now.since(heard) }),
+            echo: Some(self.clock.echo(now)),
             message,
         }
     }

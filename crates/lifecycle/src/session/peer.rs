@@ -2,7 +2,7 @@
 //!
 //! Invariant: the lease is counted from a stamp of the worker's own clock that this life has sent back.
 
-use super::frame::{ClockSample, Echo, Frame, Hello};
+use super::frame::{Frame, Hello, PeerClock};
 use super::lane::Lane;
 use super::{SessionConfig, Welcome};
 use crate::message::{Down, Up};
@@ -29,9 +29,7 @@ pub(super) struct Peer {
     pub suspended: bool,
     /// Its attempts were ended because the lease was over.
     pub lease_over: bool,
-    /// The newest stamp of its clock, and when that was heard.
-    stamp: Option<(Time, Time)>,
-    pub clock: Option<ClockSample>,
+    pub clock: PeerClock,
     /// Highest number of a submit that was taken.
     pub mark: u64,
     /// When the next frame goes out, whatever there is to say.
@@ -54,8 +52,7 @@ impl Peer {
             echoed: now,
             suspended: false,
             lease_over: false,
-            stamp: Some((hello.stamp, now)),
-            clock: None,
+            clock: PeerClock::new(hello.stamp, now),
             mark: 0,
             heartbeat_at: now,
             owes: true,
@@ -68,7 +65,7 @@ impl Peer {
     pub fn reopen(&mut self, hello: &Hello, config: &SessionConfig, now: Time) {
         self.session = hello.session;
         self.open = true;
-        self.stamp = Some((hello.stamp, now));
+        self.clock.hear(hello.stamp, None, now);
         self.lane.acknowledge(hello.received, false, config, now);
         self.lane.rewind();
         self.heartbeat_at = now;
@@ -85,15 +82,10 @@ impl Peer {
         self.heard = now;
         self.owes |= frame.number > 0;
         self.lane.acknowledge(frame.received, frame.missing, config, now);
-        if self.stamp.is_none_or(|(newest, _)| frame.stamp >= newest) {
-            self.stamp = Some((frame.stamp, now));
-        }
+        self.clock.hear(frame.stamp, frame.echo, now);
         // contract: C-9. A stamp from the future is no echo of ours.
         if let Some(echo) = frame.echo.filter(|e| e.stamp <= now) {
             self.echoed = self.echoed.max(echo.stamp);
-            if let Some(sample) = ClockSample::of(frame.stamp, echo, now) {
-                self.clock = Some(self.clock.map_or(sample, |best| best.better(sample)));
-            }
         }
         // Each message may be answered. Of one who takes no answers nothing more is taken: it comes again.
         if self.lane.waiting() > config.outbox_max.saturating_mul(OUTBOX_PARTS) {
@@ -142,7 +134,6 @@ impl Peer {
     }
 
     fn frame(&self, me: Incarnation, number: u64, message: Option<Up>, now: Time) -> Frame<Up> {
-        let echo = self.stamp.map(|(stamp, heard)| Echo { stamp, held: now.since(heard) });
         Frame {
             from: me,
             to: self.life,
@@ -151,7 +142,7 @@ impl Peer {
             received: self.lane.received(),
             missing: false,
             stamp: now,
-            echo,
+            echo: Some(self.clock.echo(now)),
             message,
         }
     }

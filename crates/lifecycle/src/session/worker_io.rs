@@ -114,7 +114,7 @@ impl WorkerSide {
             state: PeerState::of(p).as_str(),
             attempts: count((name.clone(), p.life)),
             waiting: p.lane.waiting() as u32,
-            clock: p.clock,
+            clock: p.clock.sample,
         };
         self.peers.iter().map(cut).collect()
     }

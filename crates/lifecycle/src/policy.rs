@@ -66,7 +66,6 @@ impl FromStr for OnDisconnect {
 mod tests {
     use super::*;
 
-    // contract: C-25
     #[test]
     fn what_is_written_is_read_again_and_nothing_else_is() {
         for policy in [OnDisconnect::Cancel, OnDisconnect::Continue, OnDisconnect::Grace(Duration::from_millis(2000))] {

@@ -48,18 +48,20 @@ fn key(table: &DeTable<'_>, at: usize, place: &dyn Fn(usize) -> String) -> Resul
     let wrong = |at: usize, field: &str, why: String| ConfigError::Value { place: place(at), name: format!("{TABLE}: {field}"), why };
     for field in table.keys() {
         let word = field.get_ref().as_ref();
+        // `name` is an option, too.
+        if FIELDS.iter().any(|(known, ..)| *known == word) {
+            continue;
+        }
         if OPTIONS.iter().any(|option| option.key == word) {
             let why = "is an option and none of a key: options stand above the first [[key]]".to_owned();
             return Err(wrong(field.span().start, word, why));
         }
-        if !FIELDS.iter().any(|(known, ..)| *known == word) {
-            return Err(ConfigError::Unknown {
-                place: place(field.span().start),
-                what: "field of [[key]]",
-                name: word.to_owned(),
-                nearest: nearest(word, FIELDS.iter().map(|(known, ..)| *known)),
-            });
-        }
+        return Err(ConfigError::Unknown {
+            place: place(field.span().start),
+            what: "field of [[key]]",
+            name: word.to_owned(),
+            nearest: nearest(word, FIELDS.iter().map(|(known, ..)| *known)),
+        });
     }
     let text = |field: &str| match table.get(field) {
         None => Ok(None),

@@ -165,7 +165,7 @@ mod tests {
             (format!("[[key]]\nname = \"a\"\nsecrt = \"{SECRET}\""), "f:3: unknown field of [[key]] `secrt`; did you mean `secret`?"),
             (format!("[[key]]\nname = \"a\"\n{secret}\nport = 1"), "f:4: key: port: is an option and none of a key"),
             (format!("[[key]]\nname = \"a\"\n{secret}\n[[key]]\nname = \"b\"\n{secret}"), "f:4: key: has the secret of `a`"),
-            (format!("[[key]]\nname = \"a\"\n{secret}\n[[key]]\nname = \"a\"\n{secret}1"), "f:4: key: `a` is the name of another key"),
+            (format!("[[key]]\nname = \"a\"\n{secret}\n[[key]]\nname = \"a\"\n{secret}"), "f:4: key: `a` is the name of another key"),
             (format!("[key]\nname = \"a\"\n{secret}"), "f:1: key: must be written as tables `[[key]]`"),
             (format!("key = \"{SECRET}\""), "f:1: key: must be written as tables `[[key]]`"),
             (format!("key = [\"{SECRET}\"]"), "f:1: key: must be written as tables `[[key]]`"),

@@ -4,6 +4,8 @@
 
 use std::time::Duration;
 
+use lifecycle::OnDisconnect;
+
 /// The front door's limits and policies.
 #[derive(Clone, Debug)]
 pub struct GatewayConfig {
@@ -81,6 +83,18 @@ pub struct GatewayConfig {
     pub watches_max: usize,
     /// How often a watch looks: changes that come quicker are shown as one. Default 50 ms.
     pub watch_every: Duration,
+    /// What a disconnect means for a run whose request says nothing about it (C-25). Default `cancel`.
+    pub on_disconnect: OnDisconnect,
+    /// The same for `/v1/chat/completions`; `None` for `on_disconnect`.
+    pub on_disconnect_chat: Option<OnDisconnect>,
+    /// The same for `/v1/completions`.
+    pub on_disconnect_completions: Option<OnDisconnect>,
+    /// The same for `/v1/responses`.
+    pub on_disconnect_responses: Option<OnDisconnect>,
+    /// Longest grace, whoever asks for it. Default 60 s: a caller that is gone for longer asks for `continue`.
+    pub grace_max: Duration,
+    /// The grace of a run with an `Idempotency-Key` that would have none: SDKs close the first connection before they ask again. Default 5 s.
+    pub idempotency_grace: Duration,
 }
 
 impl Default for GatewayConfig {
@@ -120,6 +134,12 @@ impl Default for GatewayConfig {
             streams_max: 256,
             watches_max: 256,
             watch_every: Duration::from_millis(50),
+            on_disconnect: OnDisconnect::Cancel,
+            on_disconnect_chat: None,
+            on_disconnect_completions: None,
+            on_disconnect_responses: None,
+            grace_max: Duration::from_secs(60),
+            idempotency_grace: Duration::from_secs(5),
         }
     }
 }

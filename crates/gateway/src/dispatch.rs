@@ -11,7 +11,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use lifecycle::event::Event;
 use lifecycle::message::Prompt;
 use lifecycle::params::Params;
-use lifecycle::{Cause, Deadline, Dispatch, RunId, RunKey, Tenant, Time, Work};
+use lifecycle::{Cause, Deadline, Dispatch, OnDisconnect, RunId, RunKey, Tenant, Time, Work};
 use tokio::sync::watch;
 
 use crate::calls::{Calls, Entry, Table};
@@ -39,6 +39,8 @@ pub(crate) struct Order {
     pub(crate) stream: bool,
     /// What a further request has to show to join this run, and this one to join an earlier.
     pub(crate) joining: Option<Joining>,
+    /// What a disconnect means for the run (C-25).
+    pub(crate) on_disconnect: OnDisconnect,
 }
 
 /// A run that a request got.
@@ -86,7 +88,7 @@ impl Calls {
         }
         let key = self.free_key(&table, order.tenant.clone(), order.requested.clone());
         let (model, n, stream) = (order.model.clone(), order.params.n, order.stream);
-        self.journal.record(Some(&key), 0, Event::Accepted { model, n, stream });
+        self.journal.record(Some(&key), 0, Event::Accepted { model, n, stream, on_disconnect: order.on_disconnect });
         tracing::info!(run = %key.run, n, stream, "accepted");
         table.last_order += 1;
         let mut entry = self.entry(&key, order, table.last_order);
@@ -134,9 +136,10 @@ impl Calls {
         let client = order.timeout.map(|left| Deadline::from_left(order.arrived, left, Cause::ClientDeadline));
         let own = Deadline::from_left(order.arrived, self.config.gateway_deadline, Cause::GatewayDeadline);
         let work = Work { prompt: order.prompt, params: order.params };
+        let deadlines = client.into_iter().chain([own]).collect();
         Entry {
             key: key.clone(),
-            dispatch: Dispatch::new(key.clone(), work, client.into_iter().chain([own]).collect(), self.config.dispatch(), now),
+            dispatch: Dispatch::new(key.clone(), work, deadlines, self.config.dispatch(), now).on_disconnect(order.on_disconnect),
             model: order.model,
             kept: Kept::default(),
             order: place,

@@ -28,6 +28,7 @@ use crate::feed::{Item, Reader};
 use crate::http::error::ApiError;
 use crate::http::fields::{LOGIT_BIAS_MAX, SALT_MAX_LEN, STOP_TOKENS_MAX, model_named};
 use crate::http::generate::{JOINED, closed, first, joining};
+use crate::http::leaving::{Route, stated};
 use crate::http::{name, serving};
 
 /// Makes a run, or joins one, and gives its events.
@@ -79,7 +80,9 @@ fn order(calls: &Calls, headers: &HeaderMap, message: wire::GenerateRequest, arr
     let refused = |error: ApiError| status::of_error(&error);
     let joining = joining("grpc", headers, &message.canonical()).map_err(refused)?;
     let timeout = timeout(headers, calls.config.client_deadline_max).map_err(refused)?;
-    let GenerateAsk { model, prompt, mut params, seed, run } = message.try_into()?;
+    let GenerateAsk { model, prompt, mut params, seed, run, on_disconnect } = message.try_into()?;
+    let stated = stated(headers, on_disconnect).map_err(refused)?;
+    let on_disconnect = calls.config.policy(Route::Grpc, stated, joining.is_some());
     let model = model_named(Some(model), &calls.models()).map_err(refused)?;
     within(calls, &prompt, &params, run.as_ref()).map_err(refused)?;
     params.sampling.seed = match seed {
@@ -87,7 +90,7 @@ fn order(calls: &Calls, headers: &HeaderMap, message: wire::GenerateRequest, arr
         None => getrandom::u64().map_err(|e| refused(ApiError::unavailable(format!("no randomness for a seed: {e}"))))?,
     };
     let tenant = Tenant::default();
-    Ok(Order { tenant, requested: run, model, prompt, params, arrived, timeout, stream: true, joining })
+    Ok(Order { tenant, requested: run, model, prompt, params, arrived, timeout, stream: true, joining, on_disconnect })
 }
 
 /// The limits that the HTTP API has for these fields, and `protocol` has not.

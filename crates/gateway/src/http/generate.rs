@@ -22,6 +22,7 @@ use lifecycle::{Outcome, OutcomeKind, RunId, Tenant, Time};
 
 use super::error::ApiError;
 use super::fields::{self, Fields};
+use super::leaving::{self, Route};
 use super::openai::{Answer, Kind, Shape};
 use super::stream::{Events, Whole};
 use super::{Requested, chat as chat_wire, completions as text_wire, name, serving};
@@ -149,6 +150,7 @@ fn order(
         Kind::Text => text_wire::parse(fields)?,
     };
     let timeout = timeout(calls, headers, common.timeout)?;
+    let stated = leaving::stated(headers, common.on_disconnect)?;
     let joining = joining(if kind == Kind::Chat { "chat" } else { "text" }, headers, body)?;
     let shape = Shape {
         kind,
@@ -160,7 +162,10 @@ fn order(
         include_usage: common.include_usage,
     };
     let tenant = Tenant::default();
-    Ok((Order { tenant, requested, model, prompt, params: common.params, arrived, timeout, stream: common.stream, joining }, shape))
+    let route = if kind == Kind::Chat { Route::Chat } else { Route::Completions };
+    let on_disconnect = calls.config.policy(route, stated, joining.is_some());
+    let (params, stream) = (common.params, common.stream);
+    Ok((Order { tenant, requested, model, prompt, params, arrived, timeout, stream, joining, on_disconnect }, shape))
 }
 
 /// The caller's deadline: the nearer one of header and body.

@@ -8,6 +8,7 @@ pub(crate) mod error;
 pub(crate) mod fields;
 pub(crate) mod generate;
 pub(crate) mod kv;
+pub(crate) mod leaving;
 pub(crate) mod openai;
 pub(crate) mod runs;
 pub(crate) mod stream;

@@ -48,6 +48,12 @@ pub fn gateway(config: &ServeConfig) -> GatewayConfig {
         keepalive_comment: ms(config.keepalive_comment_ms),
         redispatch_max: config.redispatch_max,
         watches_max: config.watches_max,
+        on_disconnect: config.on_disconnect.get().unwrap_or_default(),
+        on_disconnect_chat: config.on_disconnect_chat.get(),
+        on_disconnect_completions: config.on_disconnect_completions.get(),
+        on_disconnect_responses: config.on_disconnect_responses.get(),
+        grace_max: ms(config.grace_max_ms),
+        idempotency_grace: ms(config.idempotency_grace_ms),
         ..GatewayConfig::default()
     }
 }

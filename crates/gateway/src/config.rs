@@ -4,6 +4,8 @@
 
 use std::time::Duration;
 
+use crate::keys::Keys;
+
 /// The front door's limits and policies.
 #[derive(Clone, Debug)]
 pub struct GatewayConfig {
@@ -81,6 +83,8 @@ pub struct GatewayConfig {
     pub watches_max: usize,
     /// How often a watch looks: changes that come quicker are shown as one. Default 50 ms.
     pub watch_every: Duration,
+    /// Who may ask, and whose runs they see. Default none: everybody may, and all are one tenant.
+    pub keys: Keys,
 }
 
 impl Default for GatewayConfig {
@@ -120,6 +124,7 @@ impl Default for GatewayConfig {
             streams_max: 256,
             watches_max: 256,
             watch_every: Duration::from_millis(50),
+            keys: Keys::default(),
         }
     }
 }

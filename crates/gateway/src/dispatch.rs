@@ -18,6 +18,7 @@ use crate::calls::{Calls, Entry, Table};
 use crate::conn::ConnState;
 use crate::feed::{FeedEnd, Reader};
 use crate::joining::Joining;
+use crate::keys::Caller;
 use crate::records::Kept;
 use crate::seats::{SeatId, Seats};
 
@@ -26,7 +27,8 @@ const SAME_ID_MAX: u32 = 100;
 
 /// What a handler asks for.
 pub(crate) struct Order {
-    pub(crate) tenant: Tenant,
+    /// Whose run it is.
+    pub(crate) caller: Caller,
     /// The id that the caller gave.
     pub(crate) requested: Option<RunId>,
     pub(crate) model: Arc<str>,
@@ -84,10 +86,10 @@ impl Calls {
             self.wake.notify_one();
             return Ok(self.opened(key, seat, conn, (created, true)));
         }
-        let key = self.free_key(&table, order.tenant.clone(), order.requested.clone());
+        let key = self.free_key(&table, order.caller.tenant.clone(), order.requested.clone());
         let (model, n, stream) = (order.model.clone(), order.params.n, order.stream);
         self.journal.record(Some(&key), 0, Event::Accepted { model, n, stream });
-        tracing::info!(run = %key.run, n, stream, "accepted");
+        tracing::info!(run = %key.run, tenant = %key.tenant, caller = %order.caller.name, n, stream, "accepted");
         table.last_order += 1;
         let mut entry = self.entry(&key, order, table.last_order);
         let seat = entry.seats.join(conn, self.config.stream_buffer_events, self.now());

@@ -68,7 +68,7 @@ impl Calls {
         conn: &Arc<ConnState>,
     ) -> Option<Result<(RunKey, (SeatId, FeedEnd), u64), Closed>> {
         let joining = order.joining.as_ref()?;
-        let run = table.joinable.get(&(order.tenant.clone(), joining.key.clone()))?;
+        let run = table.joinable.get(&(order.caller.tenant.clone(), joining.key.clone()))?;
         let entry = table.entries.get_mut(run)?;
         let ended_well = entry.dispatch.call().outcome().is_none_or(|cause| cause.outcome() == OutcomeKind::Completed);
         if entry.dispatch.call().wanted().is_some() || !ended_well || entry.dispatch.call().delivery().is_some() {

@@ -18,6 +18,7 @@ mod grpc;
 mod http;
 mod idle;
 mod joining;
+mod keys;
 mod links;
 mod pulse;
 mod records;
@@ -36,6 +37,7 @@ use observe::Journal;
 use tokio::sync::mpsc;
 
 pub use config::GatewayConfig;
+pub use keys::{KEYS_MAX, Key, Keys, SECRET_MAX_LEN, SECRET_MIN_LEN, SecretDigest};
 pub use wire::{Identity, WireConfig, drain, link};
 
 /// The worker's side of the link is closed: it takes no message any more.
@@ -125,6 +127,12 @@ pub enum GatewayError {
         /// Where it is.
         address: String,
         /// What it answered.
+        why: String,
+    },
+    /// A key that cannot be one, or not beside the others. What it says never has the secret in it.
+    #[error("{why}")]
+    Key {
+        /// What is wrong with it.
         why: String,
     },
     /// The listening socket broke.

@@ -1,4 +1,4 @@
-//! The table with two tenants, which no request can name yet: the same id is two runs, and neither sees the other.
+//! The table with two tenants: the same id is two runs, and neither sees the other.
 
 use std::sync::{Arc, Mutex};
 
@@ -12,6 +12,7 @@ use crate::GatewayConfig;
 use crate::calls::{Calls, LinkEnd};
 use crate::conn::ConnState;
 use crate::joining::Joining;
+use crate::keys::Caller;
 
 fn table() -> (Arc<Calls>, Arc<Mutex<Vec<Down>>>) {
     let sent = Arc::new(Mutex::new(Vec::new()));
@@ -31,7 +32,7 @@ fn table() -> (Arc<Calls>, Arc<Mutex<Vec<Down>>>) {
 
 fn order(tenant: &str, id: &str) -> Order {
     Order {
-        tenant: Tenant::parse(tenant).expect("a name"),
+        caller: Caller { tenant: Tenant::parse(tenant).expect("a name"), name: "somebody".into() },
         requested: Some(RunId::parse(id).expect("an id")),
         model: "tiny".into(),
         prompt: Prompt::Text("x".into()),

@@ -91,6 +91,12 @@ impl ApiError {
         }
     }
 
+    /// A 401: nobody knows whose request this is. What was sent is not repeated.
+    // contract: C-30
+    pub(crate) fn unauthenticated(message: &'static str) -> ApiError {
+        ApiError::new(StatusCode::UNAUTHORIZED, "invalid_request_error", message).code("invalid_api_key")
+    }
+
     /// A 503: this process cannot serve at the moment.
     pub(crate) fn unavailable(message: impl Into<String>) -> ApiError {
         ApiError::new(StatusCode::SERVICE_UNAVAILABLE, "server_error", message)
@@ -181,6 +187,9 @@ impl IntoResponse for ApiError {
         let mut response = (self.status, [(header::CONTENT_TYPE, "application/json")], self.to_json().to_string()).into_response();
         if matches!(self.status, StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE) {
             response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from(RETRY_AFTER_S));
+        }
+        if self.status == StatusCode::UNAUTHORIZED {
+            response.headers_mut().insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
         }
         if self.is_final {
             response.headers_mut().insert(SHOULD_RETRY, HeaderValue::from_static("false"));

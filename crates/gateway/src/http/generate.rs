@@ -18,7 +18,7 @@ use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
 use http_body_util::{BodyExt, LengthLimitError, Limited};
 use lifecycle::message::Usage;
-use lifecycle::{Outcome, OutcomeKind, RunId, Tenant, Time};
+use lifecycle::{Outcome, OutcomeKind, RunId, Time};
 
 use super::error::ApiError;
 use super::fields::{self, Fields};
@@ -30,6 +30,7 @@ use crate::conn::ConnState;
 use crate::dispatch::{Closed, Opened, Order};
 use crate::feed::{Item, Reader};
 use crate::joining::{Joining, KEY_MAX_LEN};
+use crate::keys::Caller;
 
 /// The header that gives a deadline, in milliseconds from arrival.
 const TIMEOUT: HeaderName = HeaderName::from_static("x-request-timeout-ms");
@@ -43,34 +44,36 @@ pub(crate) const JOINED: HeaderName = HeaderName::from_static("x-kvit-joined");
 pub(crate) async fn chat(
     State(calls): State<Arc<Calls>>,
     Extension(conn): Extension<Arc<ConnState>>,
+    Extension(caller): Extension<Caller>,
     Extension(Requested(id)): Extension<Requested>,
     request: Request,
 ) -> Result<Response, ApiError> {
-    generate(Kind::Chat, calls, conn, id, request).await
+    generate(Kind::Chat, calls, conn, (caller, id), request).await
 }
 
 /// `POST /v1/completions`
 pub(crate) async fn completions(
     State(calls): State<Arc<Calls>>,
     Extension(conn): Extension<Arc<ConnState>>,
+    Extension(caller): Extension<Caller>,
     Extension(Requested(id)): Extension<Requested>,
     request: Request,
 ) -> Result<Response, ApiError> {
-    generate(Kind::Text, calls, conn, id, request).await
+    generate(Kind::Text, calls, conn, (caller, id), request).await
 }
 
 async fn generate(
     kind: Kind,
     calls: Arc<Calls>,
     conn: Arc<ConnState>,
-    requested: Option<RunId>,
+    (caller, requested): (Caller, Option<RunId>),
     request: Request,
 ) -> Result<Response, ApiError> {
     let arrived = calls.now();
     serving(&calls)?;
     let (head, body) = request.into_parts();
     let body = read(&calls, body, 0).await?;
-    let (order, mut shape) = order(kind, &calls, (requested.clone(), arrived), &head.headers, &body)?;
+    let (order, mut shape) = order(kind, &calls, (caller, requested.clone(), arrived), &head.headers, &body)?;
     drop(body);
     let (n, stream) = (order.params.n, order.stream);
     let Opened { mut reader, created, joined } = calls.open(order, &conn).map_err(closed)?;
@@ -138,7 +141,7 @@ pub(crate) async fn read(calls: &Calls, body: Body, frame: usize) -> Result<Byte
 fn order(
     kind: Kind,
     calls: &Calls,
-    (requested, arrived): (Option<RunId>, Time),
+    (caller, requested, arrived): (Caller, Option<RunId>, Time),
     headers: &HeaderMap,
     body: &[u8],
 ) -> Result<(Order, Shape), ApiError> {
@@ -159,8 +162,7 @@ fn order(
         logprobs: common.params.sampling.logprobs.is_some(),
         include_usage: common.include_usage,
     };
-    let tenant = Tenant::default();
-    Ok((Order { tenant, requested, model, prompt, params: common.params, arrived, timeout, stream: common.stream, joining }, shape))
+    Ok((Order { caller, requested, model, prompt, params: common.params, arrived, timeout, stream: common.stream, joining }, shape))
 }
 
 /// The caller's deadline: the nearer one of header and body.

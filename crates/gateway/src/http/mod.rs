@@ -1,4 +1,4 @@
-//! The routes, and what every request passes through: its id in, its id out, and OpenAI's error shape for whatever goes wrong.
+//! The routes, and what every request passes through: its id in, its caller, its id out, and OpenAI's error shape for whatever goes wrong.
 //!
 //! Invariant: every response carries `X-Request-Id`: its run's id where it is about one run, else one of its own; no handler owns a run.
 
@@ -32,6 +32,7 @@ use tokio::sync::watch;
 use self::error::ApiError;
 use crate::calls::Calls;
 use crate::dispatch::fresh_id;
+use crate::keys::with_caller;
 
 /// The run's id: what the caller asks for, and what it got.
 pub(crate) const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
@@ -71,6 +72,7 @@ pub(crate) fn router(calls: Arc<Calls>, stop: &watch::Receiver<bool>) -> Router 
         .route("/metrics", get(metrics))
         .fallback(not_found)
         .method_not_allowed_fallback(not_allowed)
+        .layer(from_fn_with_state(calls.clone(), with_caller))
         .layer(from_fn_with_state(calls.clone(), with_id))
         .with_state(calls)
 }

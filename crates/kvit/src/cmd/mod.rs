@@ -7,6 +7,7 @@ pub mod demo;
 pub mod estimate;
 pub mod explore;
 pub mod gateway;
+pub mod key;
 pub mod kv;
 mod loaded;
 pub mod model;

@@ -48,6 +48,7 @@ pub fn gateway(config: &ServeConfig) -> GatewayConfig {
         keepalive_comment: ms(config.keepalive_comment_ms),
         redispatch_max: config.redispatch_max,
         watches_max: config.watches_max,
+        keys: config.keys.clone(),
         ..GatewayConfig::default()
     }
 }

@@ -41,6 +41,8 @@ macro_rules! options {
         #[derive(Clone, Debug, PartialEq)]
         pub struct ServeConfig {
             $(#[doc = $about] pub $key: $kind,)+
+            /// Who may ask. Only a file has them.
+            pub keys: gateway::Keys,
         }
 
         /// Every option, in the reference's order.
@@ -56,7 +58,7 @@ macro_rules! options {
 
             /// Fills what no source says with the defaults.
             pub fn fill(self) -> ServeConfig {
-                ServeConfig { $($key: self.$key.unwrap_or_else(|| $default),)+ }
+                ServeConfig { $($key: self.$key.unwrap_or_else(|| $default),)+ keys: gateway::Keys::default() }
             }
 
             /// Options that this source sets.
@@ -82,7 +84,7 @@ macro_rules! options {
 
 options! {
     host: String, "ADDRESS" = "127.0.0.1".to_owned(),
-        "Address to listen on. Anything but a loopback address shows the server, which asks for no password, to the network.";
+        "Address to listen on. Anything but a loopback address shows the server to the network: without `[[key]]` tables it serves whoever reaches it.";
     port: u16, "NUMBER" = 8000,
         "Port to listen on; 0 picks a free one, which the `listening on` line names.";
     model: ModelPath, "FILE" = ModelPath::default(),

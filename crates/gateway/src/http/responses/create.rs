@@ -16,11 +16,11 @@ use lifecycle::message::{ChatMessage, Prompt};
 use lifecycle::{OnDisconnect, OutcomeKind, RunId, Said, Tenant};
 
 use super::asked::Asked;
+use super::chain;
 use super::fold::Fold;
 use super::object::Head;
 use super::parse::{Request, parse};
 use super::stream::Events;
-use super::{chain, tenant};
 use crate::calls::Calls;
 use crate::conn::ConnState;
 use crate::dispatch::{Opened, Order};
@@ -30,6 +30,7 @@ use crate::http::fields::{self, Fields};
 use crate::http::generate::{JOINED, closed, first, joining, read, timeout};
 use crate::http::stream::Whole;
 use crate::http::{name, serving};
+use crate::keys::Caller;
 
 /// What a caller's leaving means, in a header.
 const ON_DISCONNECT: HeaderName = HeaderName::from_static("x-on-disconnect");
@@ -38,6 +39,7 @@ const ON_DISCONNECT: HeaderName = HeaderName::from_static("x-on-disconnect");
 pub(super) struct Asking {
     pub(super) calls: Arc<Calls>,
     pub(super) conn: Arc<ConnState>,
+    pub(super) caller: Caller,
     pub(super) requested: Option<RunId>,
     pub(super) headers: HeaderMap,
 }
@@ -51,12 +53,11 @@ pub(super) async fn create(asking: Asking, body: Body) -> Result<Response, ApiEr
     let model = fields::model(&mut fields, &asking.calls.models())?;
     let request = parse(fields, calendar_s())?;
     let on_disconnect = policy(&request, &asking.headers)?;
-    let tenant = tenant();
-    let prompt = prompt(&asking.calls, &tenant, &request.asked).await?;
+    let prompt = prompt(&asking.calls, &asking.caller.tenant, &request.asked).await?;
     let joining = joining("responses", &asking.headers, &body)?;
     drop(body);
     let order = Order {
-        tenant,
+        caller: asking.caller.clone(),
         requested: asking.requested.clone(),
         model,
         prompt,

@@ -29,7 +29,7 @@ use axum::extract::rejection::QueryRejection;
 use axum::extract::{Extension, Query, Request, State};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
-use lifecycle::{RunId, Tenant};
+use lifecycle::RunId;
 use tokio::sync::watch;
 
 use self::fold::Fold;
@@ -41,6 +41,7 @@ use super::{Requested, Segment, name, named, ok};
 use crate::calls::Calls;
 use crate::conn::ConnState;
 use crate::grpc::Until;
+use crate::keys::Caller;
 
 /// Items of the input in one answer, where the caller names no number; this and the next are OpenAI's.
 const PAGE: usize = 20;
@@ -63,20 +64,16 @@ pub(super) fn routes(stop: &watch::Receiver<bool>) -> axum::Router<Arc<Calls>> {
         .layer(Extension(Stop(stop.clone())))
 }
 
-/// Whose responses these are.
-fn tenant() -> Tenant {
-    Tenant::default()
-}
-
 /// `POST /v1/responses`
 async fn create(
     State(calls): State<Arc<Calls>>,
     Extension(conn): Extension<Arc<ConnState>>,
+    Extension(caller): Extension<Caller>,
     Extension(Requested(requested)): Extension<Requested>,
     request: Request,
 ) -> Result<Response, ApiError> {
     let (head, body) = request.into_parts();
-    create::create(create::Asking { calls, conn, requested, headers: head.headers }, body).await
+    create::create(create::Asking { calls, conn, caller, requested, headers: head.headers }, body).await
 }
 
 /// `GET /v1/responses/{id}`, with `stream=true` as events from the first on, or from the one behind `starting_after`.
@@ -84,13 +81,14 @@ async fn show(
     State(calls): State<Arc<Calls>>,
     Extension(conn): Extension<Arc<ConnState>>,
     Extension(Stop(stop)): Extension<Stop>,
+    Extension(caller): Extension<Caller>,
     Extension(requested): Extension<Requested>,
     id: Segment,
     query: Params,
 ) -> Result<Response, ApiError> {
     let id = named(id)?;
     let look = Look::read(&params(query)?)?;
-    let found = stored::find(&calls, &tenant(), &id).await?;
+    let found = stored::find(&calls, &caller.tenant, &id).await?;
     let run = found.run.key.run.clone();
     let response = match look {
         Look::Now => ok(&stored::show(&calls, &found).await?),
@@ -106,22 +104,28 @@ async fn show(
 /// `POST /v1/responses/{id}/cancel`: idempotent, before and after the end.
 async fn cancel(
     State(calls): State<Arc<Calls>>,
+    Extension(caller): Extension<Caller>,
     Extension(requested): Extension<Requested>,
     id: Segment,
     query: Params,
 ) -> Result<Response, ApiError> {
     let id = named(id)?;
     known(&params(query)?, &[])?;
-    let found = stored::find(&calls, &tenant(), &id).await?;
+    let found = stored::find(&calls, &caller.tenant, &id).await?;
     let run = found.run.key.run.clone();
     let response = stored::cancel(&calls, found, calls.config.cancel_wait, calls.config.answer_grace).await?;
     Ok(about(ok(&response), &run, &requested))
 }
 
 /// `DELETE /v1/responses/{id}`: one that has ended.
-async fn delete(State(calls): State<Arc<Calls>>, Extension(requested): Extension<Requested>, id: Segment) -> Result<Response, ApiError> {
+async fn delete(
+    State(calls): State<Arc<Calls>>,
+    Extension(caller): Extension<Caller>,
+    Extension(requested): Extension<Requested>,
+    id: Segment,
+) -> Result<Response, ApiError> {
     let id = named(id)?;
-    let found = stored::find(&calls, &tenant(), &id).await?;
+    let found = stored::find(&calls, &caller.tenant, &id).await?;
     let answer = stored::delete(&calls, &found).await;
     Ok(about(answer.map_or_else(IntoResponse::into_response, |deleted| ok(&deleted)), &found.run.key.run, &requested))
 }
@@ -129,13 +133,14 @@ async fn delete(State(calls): State<Arc<Calls>>, Extension(requested): Extension
 /// `GET /v1/responses/{id}/input_items?limit=&order=&after=`
 async fn input_items(
     State(calls): State<Arc<Calls>>,
+    Extension(caller): Extension<Caller>,
     Extension(requested): Extension<Requested>,
     id: Segment,
     query: Params,
 ) -> Result<Response, ApiError> {
     let id = named(id)?;
     let page = page(&params(query)?)?;
-    let found = stored::find(&calls, &tenant(), &id).await?;
+    let found = stored::find(&calls, &caller.tenant, &id).await?;
     Ok(about(ok(&stored::input_items(&found, &page)?), &found.run.key.run, &requested))
 }
 

@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex};
 
 use lifecycle::message::{Down, From, ModelInfo, Prompt};
 use lifecycle::params::Params;
-use lifecycle::{Cause, Incarnation, RunId, RunKey, Tenant, Time, Workers};
+use lifecycle::{Cause, Incarnation, OnDisconnect, RunId, RunKey, Tenant, Time, Workers};
 use observe::{Clock, Journal, Limits, RunFilter};
 
 use super::Order;
@@ -41,6 +41,11 @@ fn order(tenant: &str, id: &str) -> Order {
         timeout: None,
         stream: false,
         joining: None,
+        door: "text",
+        on_disconnect: OnDisconnect::Cancel,
+        stored: false,
+        request: None,
+        expires: None,
     }
 }
 

@@ -14,7 +14,7 @@ use std::task::{Context, Poll, ready};
 
 use axum::http::{HeaderMap, HeaderValue};
 use lifecycle::message::{Prompt, Usage};
-use lifecycle::{Cause, Delivery, Outcome, OutcomeKind, Time};
+use lifecycle::{Cause, Delivery, OnDisconnect, Outcome, OutcomeKind, Time};
 use protocol::{GenerateAsk, runs_v1 as wire};
 use tokio_stream::Stream;
 use tonic::{Request, Response, Status};
@@ -50,7 +50,7 @@ pub(super) async fn generate(calls: &Arc<Calls>, request: Request<wire::Generate
         return Err(status::of_outcome(&Outcome::of(Cause::ClientDeadline)));
     }
     let (wish, impatient) = (order.requested.clone(), order.timeout.map(|left| arrived.after(impatient_after(left))));
-    let Opened { mut reader, joined, .. } = calls.open(order, &conn).map_err(|why| refused(closed(why)))?;
+    let Opened { mut reader, joined, .. } = calls.accept(order, &conn).await.map_err(|why| refused(closed(why)))?;
     if let Some(at) = impatient {
         reader.impatient_from(at);
     }
@@ -87,7 +87,22 @@ fn order(calls: &Calls, caller: Caller, headers: &HeaderMap, message: wire::Gene
         Some(seed) => seed,
         None => getrandom::u64().map_err(|e| refused(ApiError::unavailable(format!("no randomness for a seed: {e}"))))?,
     };
-    Ok(Order { caller, requested: run, model, prompt, params, arrived, timeout, stream: true, joining })
+    Ok(Order {
+        caller,
+        requested: run,
+        model,
+        prompt,
+        params,
+        arrived,
+        timeout,
+        stream: true,
+        joining,
+        door: "grpc",
+        on_disconnect: OnDisconnect::Cancel,
+        stored: false,
+        request: None,
+        expires: None,
+    })
 }
 
 /// The limits that the HTTP API has for these fields, and `protocol` has not.

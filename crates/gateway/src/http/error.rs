@@ -97,6 +97,35 @@ impl ApiError {
         ApiError::new(StatusCode::UNAUTHORIZED, "invalid_request_error", message).code("invalid_api_key")
     }
 
+    /// Why the run store's answer is none.
+    pub(crate) fn store(why: store::StoreError) -> ApiError {
+        match why {
+            store::StoreError::Unavailable(_) => ApiError::store_down(),
+            store::StoreError::Unreadable(_) | store::StoreError::Open(_) => {
+                tracing::error!(%why, "the run store");
+                let text = "the run store's content cannot be read";
+                ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, "server_error", text).code("store_unreadable")
+            }
+        }
+    }
+
+    /// A 503: what is asked for needs the run store.
+    pub(crate) fn store_down() -> ApiError {
+        ApiError::unavailable("the run store is not available; try again later").code("store_unavailable")
+    }
+
+    /// A 410: the run is known, and nothing of its answer is.
+    pub(crate) fn events_not_kept(id: &str) -> ApiError {
+        let why = format!("the events of run `{id}` are not kept: they were for whoever read them, or were deleted");
+        ApiError::new(StatusCode::GONE, "invalid_request_error", why).code("events_not_kept")
+    }
+
+    /// A 409: a run that everybody reads.
+    pub(crate) fn too_many_readers(max: usize) -> ApiError {
+        let why = format!("the run has {max} readers; wait until one leaves");
+        ApiError::new(StatusCode::CONFLICT, "invalid_request_error", why).code("too_many_readers")
+    }
+
     /// A 503: this process cannot serve at the moment.
     pub(crate) fn unavailable(message: impl Into<String>) -> ApiError {
         ApiError::new(StatusCode::SERVICE_UNAVAILABLE, "server_error", message)

@@ -18,7 +18,7 @@ use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
 use http_body_util::{BodyExt, LengthLimitError, Limited};
 use lifecycle::message::Usage;
-use lifecycle::{Outcome, OutcomeKind, RunId, Time};
+use lifecycle::{OnDisconnect, Outcome, OutcomeKind, RunId, Time};
 
 use super::error::ApiError;
 use super::fields::{self, Fields};
@@ -76,7 +76,7 @@ async fn generate(
     let (order, mut shape) = order(kind, &calls, (caller, requested.clone(), arrived), &head.headers, &body)?;
     drop(body);
     let (n, stream) = (order.params.n, order.stream);
-    let Opened { mut reader, created, joined } = calls.open(order, &conn).map_err(closed)?;
+    let Opened { mut reader, created, joined } = calls.accept(order, &conn).await.map_err(closed)?;
     shape.created = created;
     let id = reader.key.run.clone();
     shape.id = format!("{}-{id}", if kind == Kind::Chat { "chatcmpl" } else { "cmpl" });
@@ -103,6 +103,12 @@ pub(crate) fn closed(why: Closed) -> ApiError {
             "was used with another body for a run that is live; use a new key for a new request",
             "idempotency_key_reused",
         ),
+        Closed::Full => ApiError::of_outcome(&Outcome::of(lifecycle::Cause::QueueFull)),
+        Closed::StoreDown => ApiError::store_down(),
+        Closed::NoStore => {
+            let why = "a run goes on without its caller only where runs are kept, and this server has no run store";
+            ApiError::field("on_disconnect", why).code("no_run_store")
+        }
         // OpenAI's SDKs ask again after it, and then may find the run over.
         Closed::InUse => key(
             StatusCode::CONFLICT,
@@ -162,7 +168,23 @@ fn order(
         logprobs: common.params.sampling.logprobs.is_some(),
         include_usage: common.include_usage,
     };
-    Ok((Order { caller, requested, model, prompt, params: common.params, arrived, timeout, stream: common.stream, joining }, shape))
+    let order = Order {
+        caller,
+        requested,
+        model,
+        prompt,
+        params: common.params,
+        arrived,
+        timeout,
+        stream: common.stream,
+        joining,
+        door: if kind == Kind::Chat { "chat" } else { "text" },
+        on_disconnect: OnDisconnect::Cancel,
+        stored: false,
+        request: None,
+        expires: None,
+    };
+    Ok((order, shape))
 }
 
 /// The caller's deadline: the nearer one of header and body.
@@ -194,13 +216,18 @@ pub(crate) async fn first(reader: &mut Reader) -> Result<(), Outcome> {
 }
 
 fn events(events: Events) -> Response {
+    sse(Body::new(events))
+}
+
+/// A stream of server-sent events.
+pub(crate) fn sse(body: Body) -> Response {
     let headers = [
         (header::CONTENT_TYPE, HeaderValue::from_static("text/event-stream; charset=utf-8")),
         (header::CACHE_CONTROL, HeaderValue::from_static("no-cache")),
         // A proxy that buffers a stream makes it useless and hides a reader's leaving.
         (HeaderName::from_static("x-accel-buffering"), HeaderValue::from_static("no")),
     ];
-    (headers, Body::new(events)).into_response()
+    (headers, body).into_response()
 }
 
 /// Reads the whole answer, then answers at once.

@@ -5,12 +5,14 @@
 pub(crate) mod chat;
 pub(crate) mod completions;
 pub(crate) mod error;
+pub(crate) mod events;
 pub(crate) mod fields;
 pub(crate) mod generate;
 pub(crate) mod kv;
 pub(crate) mod openai;
 pub(crate) mod responses;
 pub(crate) mod runs;
+pub(crate) mod stored;
 pub(crate) mod stream;
 pub(crate) mod workers;
 
@@ -63,6 +65,7 @@ pub(crate) fn router(calls: Arc<Calls>, stop: &watch::Receiver<bool>) -> Router 
         .route("/v1/runs", get(runs::list))
         .route("/v1/runs/{id}", get(runs::show))
         .route("/v1/runs/{id}/cancel", post(runs::cancel))
+        .route("/v1/runs/{id}/events", get(events::events))
         .route("/v1/kv", get(kv::account))
         .route("/v1/kv/blocks", get(kv::blocks))
         .route("/v1/workers", get(workers::list))

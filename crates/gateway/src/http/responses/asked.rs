@@ -77,7 +77,9 @@ pub(crate) struct Asked {
     pub(crate) user: Option<String>,
     pub(crate) safety_identifier: Option<String>,
     pub(crate) prompt_cache_key: Option<String>,
-    /// When it is to be deleted, in seconds of the calendar, if the caller said so.
+    /// When it was asked for, in seconds of the calendar. Kept with it, so that every reader is told the same.
+    pub(crate) created_at: i64,
+    /// When it is to be deleted, in seconds of the calendar, once it has ended. `None` if it is not kept.
     pub(crate) expires_at: Option<i64>,
 }
 

@@ -7,33 +7,38 @@
 // contract: C-6 C-13 C-25
 
 use std::sync::Arc;
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 use axum::body::Body;
 use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use lifecycle::message::{ChatMessage, Prompt};
 use lifecycle::{OnDisconnect, OutcomeKind, RunId, Said, Tenant};
+use tokio::sync::watch;
 
 use super::asked::Asked;
-use super::chain;
 use super::fold::Fold;
 use super::object::Head;
-use super::parse::{Request, parse};
+use super::parse::{Request, Retention, parse};
+use super::stored::{DOOR, Found, head, show};
 use super::stream::Events;
+use super::{chain, comments, followed};
 use crate::calls::Calls;
 use crate::conn::ConnState;
-use crate::dispatch::{Opened, Order};
+use crate::dispatch::{Closed, Opened, Order};
 use crate::feed::{Item, Reader};
 use crate::http::error::ApiError;
 use crate::http::fields::{self, Fields};
-use crate::http::generate::{JOINED, closed, first, joining, read, timeout};
+use crate::http::generate::{JOINED, closed, first, joining, read, sse, timeout};
 use crate::http::stream::Whole;
-use crate::http::{name, serving};
+use crate::http::{name, ok, serving};
+use crate::keeping::now_ms;
 use crate::keys::Caller;
 
 /// What a caller's leaving means, in a header.
 const ON_DISCONNECT: HeaderName = HeaderName::from_static("x-on-disconnect");
+/// Longest grace; a longer one counts as this. Default 1 min: a caller that is away for longer has left.
+const GRACE_MAX: Duration = Duration::from_secs(60);
 
 /// What is asked for, and by whom.
 pub(super) struct Asking {
@@ -42,6 +47,8 @@ pub(super) struct Asking {
     pub(super) caller: Caller,
     pub(super) requested: Option<RunId>,
     pub(super) headers: HeaderMap,
+    /// Becomes true when no stream may stay open any more.
+    pub(super) stop: watch::Receiver<bool>,
 }
 
 /// Answers a request.
@@ -51,11 +58,12 @@ pub(super) async fn create(asking: Asking, body: Body) -> Result<Response, ApiEr
     let body = read(&asking.calls, body, 0).await?;
     let mut fields = Fields::parse(&body)?;
     let model = fields::model(&mut fields, &asking.calls.models())?;
-    let request = parse(fields, calendar_s())?;
+    let request = parse(fields, retention(&asking.calls))?;
     let on_disconnect = policy(&request, &asking.headers)?;
     let prompt = prompt(&asking.calls, &asking.caller.tenant, &request.asked).await?;
-    let joining = joining("responses", &asking.headers, &body)?;
+    let joining = joining(DOOR, &asking.headers, &body)?;
     drop(body);
+    let expires = request.asked.expires_at.map(|at| Duration::from_secs(at.abs_diff(request.asked.created_at)));
     let order = Order {
         caller: asking.caller.clone(),
         requested: asking.requested.clone(),
@@ -66,9 +74,14 @@ pub(super) async fn create(asking: Asking, body: Body) -> Result<Response, ApiEr
         timeout: timeout(&asking.calls, &asking.headers, request.timeout)?,
         stream: request.stream,
         joining,
+        door: DOOR,
+        on_disconnect,
+        stored: request.asked.store,
+        request: request.asked.store.then(|| request.asked.encode()),
+        expires,
     };
     let plan = Plan { asked: request.asked, stream: request.stream, on_disconnect };
-    if plan.asked.background { background(asking, order, plan).await } else { interactive(asking, order, plan).await }
+    if plan.asked.background { background(asking, order, plan.stream).await } else { interactive(asking, order, plan).await }
 }
 
 /// What an answer needs beside its run.
@@ -88,6 +101,14 @@ async fn prompt(calls: &Arc<Calls>, tenant: &Tenant, asked: &Asked) -> Result<Pr
     Ok(Prompt::Chat(turns))
 }
 
+/// How long responses are kept here.
+fn retention(calls: &Calls) -> Retention {
+    let seconds = |time: Duration| i64::try_from(time.as_secs()).unwrap_or(i64::MAX);
+    let config = &calls.config.keep;
+    let usual = calls.keeper.as_ref().map(|_| seconds(config.retention));
+    Retention { now: now_ms().div_euclid(1000), usual, max: seconds(config.retention_max) }
+}
+
 /// What the caller's leaving means: the body's word before the header's.
 // contract: C-25
 fn policy(request: &Request, headers: &HeaderMap) -> Result<OnDisconnect, ApiError> {
@@ -95,28 +116,29 @@ fn policy(request: &Request, headers: &HeaderMap) -> Result<OnDisconnect, ApiErr
         return Ok(OnDisconnect::Continue);
     }
     if let Some(policy) = request.on_disconnect {
-        return Ok(policy);
+        return Ok(policy.within(GRACE_MAX));
     }
     let Some(value) = headers.get(ON_DISCONNECT) else { return Ok(OnDisconnect::Cancel) };
     let bad = |why: String| ApiError::field("X-On-Disconnect", why);
-    value.to_str().map_err(|_| bad("must be visible ASCII".to_owned()))?.trim().parse().map_err(|e| bad(format!("{e}")))
+    let text = value.to_str().map_err(|_| bad("must be visible ASCII".to_owned()))?;
+    let policy: OnDisconnect = text.trim().parse().map_err(|e| bad(format!("{e}")))?;
+    Ok(policy.within(GRACE_MAX))
 }
 
 /// A response that its caller waits for or reads.
 async fn interactive(asking: Asking, order: Order, plan: Plan) -> Result<Response, ApiError> {
     let Asking { calls, conn, requested, .. } = asking;
     let model = order.model.clone();
-    let Opened { mut reader, created, joined } = calls.open(order, &conn).map_err(closed)?;
+    let Opened { mut reader, joined, .. } = calls.accept(order, &conn).await.map_err(closed)?;
     let id = reader.key.run.clone();
-    let created = i64::try_from(created).unwrap_or(i64::MAX);
-    let head = Head { run: id.clone(), model, created, on_disconnect: plan.on_disconnect, asked: plan.asked };
-    let fold = Fold::new(Arc::new(head));
+    let own = Head { run: id.clone(), model, on_disconnect: plan.on_disconnect, asked: plan.asked };
+    // What an earlier request began is told as that asked for it.
+    let first_asked = if joined { calls.known(&reader.key).await.ok().flatten() } else { None };
+    let head = first_asked.map(|run| head(&run)).transpose()?.flatten().unwrap_or_else(|| Arc::new(own));
+    let fold = Fold::new(head);
     let mut response = match first(&mut reader).await {
         Err(outcome) => ApiError::of_outcome(&outcome).into_response(),
-        Ok(()) if plan.stream => {
-            let comments = reader.comment_after();
-            stream(Body::new(Events::new(reader, fold, &[Said::Accepted], None, comments)))
-        }
+        Ok(()) if plan.stream => sse(Body::new(Events::new(reader, fold, &[Said::Accepted], None, comments(&calls)))),
         Ok(()) => collect(reader, fold).await,
     };
     name(response.headers_mut(), &id, requested.as_ref());
@@ -150,22 +172,20 @@ async fn collect(mut reader: Reader, mut fold: Fold) -> Response {
 }
 
 /// A response that nobody has to wait for.
-async fn background(asking: Asking, order: Order, plan: Plan) -> Result<Response, ApiError> {
-    let _ = (asking, order, plan);
-    Err(ApiError::new(StatusCode::SERVICE_UNAVAILABLE, "server_error", "this server keeps no runs").code("store_unavailable"))
-}
-
-/// A stream of events.
-pub(super) fn stream(body: Body) -> Response {
-    let headers = [
-        (header::CONTENT_TYPE, HeaderValue::from_static("text/event-stream; charset=utf-8")),
-        (header::CACHE_CONTROL, HeaderValue::from_static("no-cache")),
-        // A proxy that buffers a stream makes it useless and hides a reader's leaving.
-        (HeaderName::from_static("x-accel-buffering"), HeaderValue::from_static("no")),
-    ];
-    (headers, body).into_response()
-}
-
-fn calendar_s() -> i64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| i64::try_from(d.as_secs()).unwrap_or(i64::MAX))
+// contract: C-25
+async fn background(asking: Asking, order: Order, is_stream: bool) -> Result<Response, ApiError> {
+    let Asking { calls, conn, requested, stop, .. } = asking;
+    let run = calls.accept_background(order).await.map_err(|why| match why {
+        Closed::NoStore => {
+            let why = "a response can be left in the background only where runs are kept, and this server has no run store";
+            ApiError::field("background", why).code("no_run_store")
+        }
+        why => closed(why),
+    })?;
+    let unkept = || ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, "server_error", "the response is not kept as it was asked for");
+    let found = Found { head: head(&run)?.ok_or_else(unkept)?, run };
+    let id = found.run.key.run.clone();
+    let mut response = if is_stream { followed(&calls, conn, stop, found, None).await? } else { ok(&show(&calls, &found).await?) };
+    name(response.headers_mut(), &id, requested.as_ref());
+    Ok(response)
 }

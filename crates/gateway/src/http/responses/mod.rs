@@ -34,9 +34,10 @@ use tokio::sync::watch;
 
 use self::fold::Fold;
 use self::runs::Runs;
-use self::stored::Page;
+use self::stored::{Found, Page};
 use self::stream::{Events, Follower};
 use super::error::ApiError;
+use super::generate::sse;
 use super::{Requested, Segment, name, named, ok};
 use crate::calls::Calls;
 use crate::conn::ConnState;
@@ -68,12 +69,13 @@ pub(super) fn routes(stop: &watch::Receiver<bool>) -> axum::Router<Arc<Calls>> {
 async fn create(
     State(calls): State<Arc<Calls>>,
     Extension(conn): Extension<Arc<ConnState>>,
+    Extension(Stop(stop)): Extension<Stop>,
     Extension(caller): Extension<Caller>,
     Extension(Requested(requested)): Extension<Requested>,
     request: Request,
 ) -> Result<Response, ApiError> {
     let (head, body) = request.into_parts();
-    create::create(create::Asking { calls, conn, caller, requested, headers: head.headers }, body).await
+    create::create(create::Asking { calls, conn, caller, requested, headers: head.headers, stop }, body).await
 }
 
 /// `GET /v1/responses/{id}`, with `stream=true` as events from the first on, or from the one behind `starting_after`.
@@ -92,11 +94,11 @@ async fn show(
     let run = found.run.key.run.clone();
     let response = match look {
         Look::Now => ok(&stored::show(&calls, &found).await?),
-        Look::Follow { after } => {
-            let follow = calls.follow(&found.run.key, 0).await?.ok_or_else(|| stored::no_response(&id))?;
-            let events = Events::new(Follower::new(follow, Some(conn)), Fold::new(found.head), &[], after, comments(&calls));
-            create::stream(Body::new(Until::new(Body::new(events), stop)))
-        }
+        Look::Follow { after } => match calls.come_back(&found.run.key, &conn) {
+            // To read what is live here is to be one of its readers: whoever comes back within its grace keeps it going.
+            Some(reader) => sse(Body::new(Events::new(reader?, Fold::new(found.head), &[], after, comments(&calls)))),
+            None => followed(&calls, conn, stop, found, after).await?,
+        },
     };
     Ok(about(response, &run, &requested))
 }
@@ -142,6 +144,20 @@ async fn input_items(
     let page = page(&params(query)?)?;
     let found = stored::find(&calls, &caller.tenant, &id).await?;
     Ok(about(ok(&stored::input_items(&found, &page)?), &found.run.key.run, &requested))
+}
+
+/// The events of a response behind `after`, for somebody who is none of its readers.
+async fn followed(
+    calls: &Arc<Calls>,
+    conn: Arc<ConnState>,
+    stop: watch::Receiver<bool>,
+    found: Found,
+    after: Option<u64>,
+) -> Result<Response, ApiError> {
+    let gone = || stored::no_response(&object::response_id(&found.run.key.run));
+    let follow = Runs::follow(calls, &found.run.key, 0).await?.ok_or_else(gone)?;
+    let events = Events::new(Follower::new(follow, Some(conn)), Fold::new(found.head), &[], after, comments(calls));
+    Ok(sse(Body::new(Until::new(Body::new(events), stop))))
 }
 
 /// How long a stream may be silent before a comment is sent.

@@ -35,8 +35,6 @@ pub(super) fn message_id(run: &RunId) -> String {
 pub(crate) struct Head {
     pub(crate) run: RunId,
     pub(crate) model: Arc<str>,
-    /// Seconds of the calendar.
-    pub(crate) created: i64,
     pub(crate) on_disconnect: OnDisconnect,
     pub(crate) asked: Asked,
 }
@@ -96,7 +94,7 @@ pub(super) fn object(head: &Head, moment: &Moment<'_>) -> Value {
     let mut object = json!({
         "id": response_id(&head.run),
         "object": "response",
-        "created_at": head.created,
+        "created_at": asked.created_at,
         "status": moment.status.as_str(),
         "background": asked.background,
         "error": error,

@@ -24,8 +24,6 @@ const METADATA_VALUE_MAX: usize = 512;
 const SAFETY_MAX: usize = 64;
 /// Longest `user` and `prompt_cache_key` in characters: they are kept with the response. OpenAI names no limit.
 const NAME_MAX: usize = 512;
-/// Longest time until a response is deleted that a caller may ask for. Default 30 days, as long as OpenAI keeps one.
-const EXPIRES_MAX_S: i64 = 30 * 24 * 3600;
 
 /// A request that was read.
 #[derive(Debug)]
@@ -39,8 +37,19 @@ pub(super) struct Request {
     pub(super) on_disconnect: Option<OnDisconnect>,
 }
 
-/// Reads the fields; the model's name was taken before. `now_s` is the calendar's, for `expires_at`.
-pub(super) fn parse(mut fields: Fields, now_s: i64) -> Result<Request, ApiError> {
+/// How long responses are kept, and the time; all in seconds.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Retention {
+    /// The calendar's time.
+    pub(super) now: i64,
+    /// Where the caller says nothing; `None` if nothing is kept here.
+    pub(super) usual: Option<i64>,
+    /// The longest that a caller may ask for.
+    pub(super) max: i64,
+}
+
+/// Reads the fields; the model's name was taken before.
+pub(super) fn parse(mut fields: Fields, retention: Retention) -> Result<Request, ApiError> {
     let mut params = Params::default();
     // What is said again is said as it was written.
     let number = |fields: &Fields, name: &str| fields.peek(name).and_then(Value::as_f64).unwrap_or(1.0);
@@ -56,10 +65,7 @@ pub(super) fn parse(mut fields: Fields, now_s: i64) -> Result<Request, ApiError>
     let stream = fields.bool("stream")?.unwrap_or(false);
     stream_options(&mut fields, stream)?;
     let on_disconnect = on_disconnect(&mut fields, background)?;
-    let expires_at = expires(&mut fields, now_s)?;
-    if expires_at.is_some() && !store {
-        return Err(ApiError::field("expires_at", "is allowed only with store: true: nothing else is kept"));
-    }
+    let expires_at = expires(&mut fields, store, retention)?;
     unsupported(&mut fields)?;
     let asked = Asked {
         input: input::items(fields.take("input"))?,
@@ -77,6 +83,7 @@ pub(super) fn parse(mut fields: Fields, now_s: i64) -> Result<Request, ApiError>
         user: name(&mut fields, "user", NAME_MAX)?,
         safety_identifier: name(&mut fields, "safety_identifier", SAFETY_MAX)?,
         prompt_cache_key: name(&mut fields, "prompt_cache_key", NAME_MAX)?,
+        created_at: retention.now,
         expires_at,
     };
     harmless(&mut fields)?;
@@ -177,20 +184,24 @@ fn on_disconnect(fields: &mut Fields, background: bool) -> Result<Option<OnDisco
 }
 
 /// When the response is to be deleted, in seconds of the calendar.
-fn expires(fields: &mut Fields, now_s: i64) -> Result<Option<i64>, ApiError> {
+fn expires(fields: &mut Fields, store: bool, retention: Retention) -> Result<Option<i64>, ApiError> {
+    let Retention { now, usual, max } = retention;
     let whole = "a whole number of seconds";
     let left = fields.typed("expires_in_s", whole, Value::as_i64)?;
     let at = fields.typed("expires_at", whole, Value::as_i64)?;
     let (name, left) = match (left, at) {
-        (None, None) => return Ok(None),
+        (None, None) => return Ok(usual.filter(|_| store).map(|left| now.saturating_add(left))),
         (Some(_), Some(_)) => return Err(ApiError::field("expires_in_s", "cannot be given together with expires_at")),
         (Some(left), None) => ("expires_in_s", left),
-        (None, Some(at)) => ("expires_at", at.saturating_sub(now_s)),
+        (None, Some(at)) => ("expires_at", at.saturating_sub(now)),
     };
-    if !(1..=EXPIRES_MAX_S).contains(&left) {
-        return Err(ApiError::field(name, format!("must be 1 to {EXPIRES_MAX_S} seconds from now")));
+    if !store {
+        return Err(ApiError::field(name, "is allowed only with store: true: nothing else is kept"));
     }
-    Ok(Some(now_s + left))
+    if !(1..=max).contains(&left) {
+        return Err(ApiError::field(name, format!("must be 1 to {max} seconds from now")));
+    }
+    Ok(Some(now.saturating_add(left)))
 }
 
 fn metadata(fields: &mut Fields) -> Result<Map<String, Value>, ApiError> {

@@ -5,12 +5,15 @@
 //! Invariant: nothing here waits for a reader; whoever follows a run is no owner of it.
 // contract: C-26 C-30
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use lifecycle::{RunKey, Said};
 use store::StoredRun;
 
+use crate::calls::Calls;
 use crate::http::error::ApiError;
+use crate::keeping::Follow;
 
 /// Runs of this gateway, of others, and those that are over.
 pub(crate) trait Runs: Send + Sync {
@@ -36,32 +39,28 @@ pub(crate) trait Follows: Send + Sized + 'static {
     fn next(&mut self) -> impl Future<Output = Option<(u64, Said)>> + Send;
 }
 
-/// No run of this process outlives it, or is kept once it has ended: nothing can be fetched again. Taken out by `keeping`.
-impl Runs for std::sync::Arc<crate::calls::Calls> {
-    type Follow = Nothing;
+impl Runs for Arc<Calls> {
+    type Follow = Follow;
 
-    async fn known(&self, _: &RunKey) -> Result<Option<StoredRun>, ApiError> {
-        Ok(None)
+    async fn known(&self, key: &RunKey) -> Result<Option<StoredRun>, ApiError> {
+        Calls::known(self, key).await.map_err(ApiError::store)
     }
 
-    async fn follow(&self, _: &RunKey, _: u64) -> Result<Option<Nothing>, ApiError> {
-        Ok(None)
+    async fn follow(&self, key: &RunKey, after: u64) -> Result<Option<Follow>, ApiError> {
+        Calls::follow(self, key, after).await.map_err(ApiError::store)
     }
 
-    async fn cancel(&self, _: &RunKey, _: Duration) -> Result<bool, ApiError> {
-        Ok(false)
+    async fn cancel(&self, key: &RunKey, wait: Duration) -> Result<bool, ApiError> {
+        self.cancel_anywhere(key, wait).await.map_err(ApiError::store)
     }
 
-    async fn erase(&self, _: &RunKey) -> Result<bool, ApiError> {
-        Ok(false)
+    async fn erase(&self, key: &RunKey) -> Result<bool, ApiError> {
+        Calls::erase(self, key).await.map_err(ApiError::store)
     }
 }
 
-/// Nothing follows.
-pub(crate) struct Nothing;
-
-impl Follows for Nothing {
+impl Follows for Follow {
     async fn next(&mut self) -> Option<(u64, Said)> {
-        None
+        Follow::next(self).await
     }
 }

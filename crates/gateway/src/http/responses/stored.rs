@@ -17,6 +17,7 @@ use super::fold::Fold;
 use super::object::{Head, input_item, response_id, run_of};
 use super::runs::{Follows, Runs};
 use crate::http::error::ApiError;
+use crate::keeping::door_part;
 
 /// The word for the front door that a run came by.
 pub(super) const DOOR: &str = "responses";
@@ -47,13 +48,15 @@ pub(super) async fn find<R: Runs>(runs: &R, tenant: &Tenant, id: &str) -> Result
 
 /// What never changes of a run, if it is a response and its request is kept.
 pub(super) fn head(run: &StoredRun) -> Result<Option<Arc<Head>>, ApiError> {
-    let Some(request) = run.request.as_ref().filter(|_| run.door == DOOR && !run.erased) else { return Ok(None) };
+    // Of a run that is kept for its `Idempotency-Key` alone there is no part of this door.
+    let is_kept = run.door == DOOR && !run.erased;
+    let Some(request) = door_part(run).filter(|part| is_kept && !part.is_empty()) else { return Ok(None) };
     let asked = Asked::decode(request).map_err(|e| {
         tracing::error!(run = %run.key.run, error = %e, "what was asked for cannot be read");
         ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, "server_error", "what was asked for cannot be read").code("unreadable")
     })?;
-    let (created, on_disconnect) = (run.created_ms.div_euclid(1000), run.on_disconnect);
-    Ok(Some(Arc::new(Head { run: run.key.run.clone(), model: run.model.as_str().into(), created, on_disconnect, asked })))
+    let (model, on_disconnect) = (run.model.as_str().into(), run.on_disconnect);
+    Ok(Some(Arc::new(Head { run: run.key.run.clone(), model, on_disconnect, asked })))
 }
 
 /// Reads what a run has said: all of it if it is over, else as far as it is known to have come.

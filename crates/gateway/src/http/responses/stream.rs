@@ -129,8 +129,13 @@ impl<S: Source> Events<S> {
     }
 
     fn tell(&mut self, events: Vec<Event>) {
-        let wanted = events.into_iter().filter(|event| self.after.is_none_or(|after| event.number > after));
-        self.ready.extend(wanted.map(|event| (frame(&event), event.tokens)));
+        for event in events {
+            match self.after {
+                // Its caller has it, and with it its tokens.
+                Some(after) if event.number <= after => self.source.taken(event.tokens),
+                _ => self.ready.push_back((frame(&event), event.tokens)),
+            }
+        }
     }
 
     /// Whether the answer came to its own end, and the caller was told.

@@ -36,13 +36,14 @@ fn asked(background: bool) -> Asked {
         user: None,
         safety_identifier: None,
         prompt_cache_key: None,
-        expires_at: None,
+        created_at: 1_700_000_000,
+        expires_at: Some(1_700_000_600),
     }
 }
 
 fn head(background: bool) -> Arc<Head> {
     let on_disconnect = if background { OnDisconnect::Continue } else { OnDisconnect::Cancel };
-    Arc::new(Head { run: run("r1").run, model: "tiny".into(), created: 1_700_000_000, on_disconnect, asked: asked(background) })
+    Arc::new(Head { run: run("r1").run, model: "tiny".into(), on_disconnect, asked: asked(background) })
 }
 
 fn delta(text: &str, tokens: usize, finish: Option<Cause>) -> Said {

@@ -5,15 +5,16 @@ use serde_json::{Value, json};
 
 use super::super::asked::{Asked, Role, Unreadable};
 use super::super::chain;
-use super::super::parse::{Request, parse};
+use super::super::parse::{Request, Retention, parse};
 use super::asked;
 use crate::http::error::ApiError;
 use crate::http::fields::Fields;
 
 const NOW_S: i64 = 1_700_000_000;
+const RETENTION: Retention = Retention { now: NOW_S, usual: None, max: 30 * 24 * 3600 };
 
 fn read(body: &Value) -> Result<Request, ApiError> {
-    parse(Fields::parse(body.to_string().as_bytes())?, NOW_S)
+    parse(Fields::parse(body.to_string().as_bytes())?, RETENTION)
 }
 
 fn with(name: &str, value: &Value) -> Value {
@@ -128,7 +129,14 @@ fn a_background_response_is_kept_and_goes_on() {
     assert_eq!(read(&body(json!({"expires_in_s": 60}))).expect("is taken").asked.expires_at, Some(NOW_S + 60));
     assert_eq!(read(&body(json!({"expires_at": NOW_S + 60}))).expect("is taken").asked.expires_at, Some(NOW_S + 60));
     assert_eq!(refusal(&body(json!({"expires_at": NOW_S + 60, "expires_in_s": 60}))).0, "expires_in_s");
-    assert_eq!(refusal(&json!({"input": "hi", "store": false, "expires_in_s": 60})).0, "expires_at");
+    assert_eq!(refusal(&json!({"input": "hi", "store": false, "expires_in_s": 60})).0, "expires_in_s");
+    // Where it says nothing, the operator's retention holds for what is kept.
+    let usual = |body: &Value| {
+        let fields = Fields::parse(body.to_string().as_bytes()).expect("an object");
+        parse(fields, Retention { usual: Some(100), ..RETENTION }).expect("is taken").asked.expires_at
+    };
+    assert_eq!(usual(&body(json!({}))), Some(NOW_S + 100));
+    assert_eq!(usual(&json!({"input": "hi", "store": false})), None);
 }
 
 #[test]

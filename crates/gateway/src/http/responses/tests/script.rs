@@ -18,6 +18,11 @@ struct Scripted {
     said: Vec<Said>,
 }
 
+/// A request as it is kept: what a worker was asked for, here nothing, and the door's own part.
+pub(super) fn kept(door: &[u8]) -> Vec<u8> {
+    [&0_u32.to_be_bytes(), door].concat()
+}
+
 /// Runs by their keys.
 #[derive(Clone)]
 pub(super) struct Script {
@@ -55,7 +60,7 @@ impl Script {
             created_ms: 1_700_000_000_999,
             ended_ms: None,
             expires_ms: None,
-            request: Some(asked.encode()),
+            request: Some(kept(&asked.encode())),
             record: None,
             erased: false,
         };

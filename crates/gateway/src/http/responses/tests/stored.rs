@@ -10,7 +10,7 @@ use super::super::asked::{Asked, Item, Role};
 use super::super::chain;
 use super::super::object::response_id;
 use super::super::stored::{self, Found, Page};
-use super::script::Script;
+use super::script::{Script, kept};
 use super::{answer, asked, delta, end, run};
 use crate::http::error::ApiError;
 
@@ -67,22 +67,23 @@ async fn an_outcome_is_shown_without_its_events() {
 #[tokio::test]
 async fn what_is_no_response_of_the_asker_does_not_exist() {
     let script = Script::new();
-    for id in ["chat", "unkept", "erased"] {
+    for id in ["chat", "unkept", "keyed", "erased"] {
         script.add(&run(id), &asked(false), &answer(Cause::Stop));
     }
     script.change(&run("chat"), |run| run.door = "chat".into());
     script.change(&run("unkept"), |run| run.request = None);
+    script.change(&run("keyed"), |run| run.request = Some(kept(b"")));
     script.change(&run("erased"), |run| run.erased = true);
     let other = RunKey { tenant: Tenant::parse("other").expect("a name"), run: run("foreign").run };
     script.add(&other, &asked(false), &answer(Cause::Stop));
-    for id in ["resp_chat", "resp_unkept", "resp_erased", "resp_foreign", "resp_none", "foreign", "resp_", "resp_a b", ""] {
+    for id in ["resp_chat", "resp_unkept", "resp_keyed", "resp_erased", "resp_foreign", "resp_none", "foreign", "resp_", "resp_a b", ""] {
         let error = find(&script, id).await.err().expect("it is not there");
         assert_eq!(code(&error), (404, Some("response_not_found")), "{id}");
     }
     assert!(stored::find(&script, &other.tenant, "resp_foreign").await.is_ok());
     // A request that cannot be read is a fault here, and no word that nothing is there.
     script.add(&run("odd"), &asked(false), &[]);
-    script.change(&run("odd"), |run| run.request = Some(b"{\"v\":9,\"asked\":null}".to_vec()));
+    script.change(&run("odd"), |run| run.request = Some(kept(b"{\"v\":9,\"asked\":null}")));
     assert_eq!(code(&find(&script, "resp_odd").await.err().expect("it cannot be read")), (500, Some("unreadable")));
 }
 

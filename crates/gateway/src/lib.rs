@@ -37,7 +37,7 @@ use lifecycle::{Incarnation, WorkerIndex, Workers};
 use observe::Journal;
 use tokio::sync::mpsc;
 
-pub use config::GatewayConfig;
+pub use config::{GatewayConfig, KeepConfig};
 pub use keys::{KEYS_MAX, Key, Keys, SECRET_MAX_LEN, SECRET_MIN_LEN, SecretDigest};
 pub use wire::{Identity, WireConfig, drain, link};
 

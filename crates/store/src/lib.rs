@@ -7,13 +7,21 @@
 //! Invariant: an outcome that is set never changes; an attempt begins and an event is appended only by the run's current owner and attempt.
 // contract: C-5
 
+mod config;
+#[cfg(feature = "memory")]
+pub mod memory;
 mod run;
+mod seal;
+mod sql;
 mod write;
+
+use std::sync::Arc;
 
 use async_trait::async_trait;
 use lifecycle::{Cause, Incarnation, RunKey, Tenant};
 use tokio::sync::broadcast;
 
+pub use config::StoreConfig;
 pub use run::{Effect, EffectState, Hook, RunQuery, StoredEvent, StoredRun};
 pub use write::{NewRun, Write, Wrote};
 
@@ -49,6 +57,15 @@ pub enum StoreError {
     /// It cannot be opened as it is configured.
     #[error("the run store cannot be opened: {0}")]
     Open(String),
+}
+
+/// Opens the store that the URL names, makes what is not there, and brings an older schema up to date. A PostgreSQL that cannot be reached is
+/// `Unavailable`, and it may be tried again.
+///
+/// # Errors
+/// See [`StoreError`].
+pub async fn open(config: &StoreConfig) -> Result<Arc<dyn RunStore>, StoreError> {
+    sql::open(config).await
 }
 
 /// Where runs are kept.

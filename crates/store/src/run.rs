@@ -83,6 +83,28 @@ pub enum EffectState {
     Unknown,
 }
 
+impl EffectState {
+    /// Every state, in the contract's order.
+    pub const ALL: [EffectState; 5] =
+        [EffectState::Intended, EffectState::Submitted, EffectState::Committed, EffectState::Failed, EffectState::Unknown];
+
+    /// The contract's word.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            EffectState::Intended => "intended",
+            EffectState::Submitted => "submitted",
+            EffectState::Committed => "committed",
+            EffectState::Failed => "failed",
+            EffectState::Unknown => "unknown",
+        }
+    }
+
+    /// The state with this word.
+    pub fn parse(word: &str) -> Option<EffectState> {
+        Self::ALL.into_iter().find(|state| state.as_str() == word)
+    }
+}
+
 /// Something that a run did to the outside world, or meant to.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Effect {

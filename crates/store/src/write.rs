@@ -36,11 +36,13 @@ pub struct NewRun {
     pub joining: Option<(String, [u8; 32])>,
 }
 
-/// One change. Each is a compare-and-set: what it names must hold, or it changes nothing and says what does.
+/// One change. Each is a compare-and-set: what it names must hold, or it changes nothing and says what does (`Absent` if there is no such run).
+///
+/// A NUL in a text (not in bytes) is kept as U+FFFD, as PostgreSQL knows no other way.
 #[derive(Clone, PartialEq, Debug)]
 pub enum Write {
-    /// Accept a run: `Accepted`; `Joined` if its key has one that is live or has completed and asked for the same; `OtherBody`. A key whose run
-    /// ended otherwise, is wanted to end or is erased goes to the new run.
+    /// Accept a run: `Accepted`, and the same again for the same `fresh` (a commit whose answer was lost may be repeated); `Joined` if its key has one that is live or has completed and asked for the same; `OtherBody`. A key whose run
+    /// ended otherwise, is wanted to end or is erased goes to the new run. Should even `fresh` be another run's, that one `Stands`.
     Accept(Box<NewRun>),
     /// Begin attempt `from + 1`: `Done`, if `from` is the current one, `owner` has the run and it has no outcome, else `Stands`.
     Begin {
@@ -77,7 +79,7 @@ pub enum Write {
         /// Now.
         now_ms: i64,
     },
-    /// Keep the record of a settled run: `Done`, or `Stands` if there is no such run.
+    /// Keep the record of a settled run: `Done`; `Stands` if it has no outcome; `Absent`. An erased run keeps the delivery only.
     Record {
         /// The run.
         run: RunKey,
@@ -119,7 +121,8 @@ pub enum Write {
         /// The run.
         run: RunKey,
     },
-    /// Note an effect: `Effect` with it, or with the one that has its key already (which may be another).
+    /// Note an effect: `Effect` with it, or with the one that has its key already (which may be another); `Absent`. Of an erased run no texts
+    /// are kept.
     Intend {
         /// The run.
         run: RunKey,
@@ -143,7 +146,8 @@ pub enum Write {
     },
     /// Put a webhook into the outbox: `Done`; the same id again is `Done` and changes nothing.
     Hook(Hook),
-    /// A webhook was tried: it is due again then, or `None` if it is over. `Done`, or `Absent`.
+    /// A webhook was tried: it is due again then, or `None` if it is over and its body is forgotten. `Done`, or `Absent`; one that is over
+    /// stays so.
     HookTried {
         /// Its id.
         id: String,

@@ -17,6 +17,7 @@ pub mod serve;
 mod settings;
 mod signals;
 pub mod sim;
+mod stored;
 pub mod soak;
 pub mod trace;
 pub mod worker;

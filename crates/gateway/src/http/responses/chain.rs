@@ -1,6 +1,6 @@
 //! What came before a response: the inputs and answers of its `previous_response_id` and of those before that.
 //!
-//! Each response keeps its own input only, so that to delete one deletes all that is kept of it. Who goes on behind a deleted one is told so.
+//! What is listed and gone on from is each response's own input, so nobody can go on behind a deleted one; who tries is told so.
 //! Instructions are not handed on, as OpenAI says.
 //!
 //! Invariant: a chain is read within a limit of length and one of bytes, and only within its tenant.

@@ -273,6 +273,24 @@ async fn while_the_store_is_away_nothing_is_left_in_the_background() {
     until(&stand, "resp_r2", |r| r["status"] == "completed").await;
 }
 
+// contract: C-25
+#[tokio::test(flavor = "multi_thread")]
+async fn a_policy_that_cannot_be_kept_is_refused() {
+    let stand = kept().await;
+    let asked = |header: &str, more: &Value| request_text("POST", "/v1/responses", header, &body(more));
+    let table = [
+        (asked("", &json!({"on_disconnect": "continue", "store": false})), "on_disconnect"),
+        (asked("X-On-Disconnect: continue\r\n", &json!({"store": false})), "on_disconnect"),
+        (asked("X-On-Disconnect: stay\r\n", &json!({})), "X-On-Disconnect"),
+        (asked("", &json!({"background": true, "on_disconnect": "grace(5)"})), "on_disconnect"),
+        (asked("", &json!({"background": true, "store": false})), "background"),
+    ];
+    for (text, name) in table {
+        let (status, _, param, _) = read_reply(&mut send(stand.addr, &text).await).await.error();
+        assert_eq!((status, param), (400, json!(name)), "{text}");
+    }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn queries_that_are_not_known_are_refused_by_name() {
     let stand = kept().await;

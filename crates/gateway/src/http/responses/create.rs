@@ -115,14 +115,22 @@ fn policy(request: &Request, headers: &HeaderMap) -> Result<OnDisconnect, ApiErr
     if request.asked.background {
         return Ok(OnDisconnect::Continue);
     }
-    if let Some(policy) = request.on_disconnect {
-        return Ok(policy.within(GRACE_MAX));
+    let policy = match request.on_disconnect {
+        Some(policy) => policy,
+        None => in_header(headers)?.unwrap_or_default(),
+    };
+    if policy == OnDisconnect::Continue && !request.asked.store {
+        return Err(ApiError::field("on_disconnect", "may be continue only with store: true: nobody could fetch what is not kept"));
     }
-    let Some(value) = headers.get(ON_DISCONNECT) else { return Ok(OnDisconnect::Cancel) };
-    let bad = |why: String| ApiError::field("X-On-Disconnect", why);
-    let text = value.to_str().map_err(|_| bad("must be visible ASCII".to_owned()))?;
-    let policy: OnDisconnect = text.trim().parse().map_err(|e| bad(format!("{e}")))?;
     Ok(policy.within(GRACE_MAX))
+}
+
+/// The header's word, if there is one.
+fn in_header(headers: &HeaderMap) -> Result<Option<OnDisconnect>, ApiError> {
+    let Some(value) = headers.get(ON_DISCONNECT) else { return Ok(None) };
+    let bad = |why: &str| ApiError::field("X-On-Disconnect", why);
+    let text = value.to_str().map_err(|_| bad("must be visible ASCII"))?;
+    text.trim().parse().map(Some).map_err(|e: lifecycle::policy::NoPolicy| bad(&e.to_string()))
 }
 
 /// A response that its caller waits for or reads.

@@ -1,6 +1,7 @@
 //! The Responses API over sockets, with a store in memory: left in the background, followed, resumed, cancelled, deleted, gone on from.
 // contract: C-6 C-8 C-13 C-25 C-26
 
+use std::net::SocketAddr;
 use std::sync::Arc;
 
 use gateway::GatewayConfig;
@@ -35,8 +36,8 @@ async fn create(stand: &Stand, id: &str, more: &Value) -> Reply {
     read_reply(&mut send(stand.addr, &post(id, more)).await).await
 }
 
-async fn cancel(stand: &Stand, id: &str) -> Reply {
-    ask(stand.addr, "POST", &format!("/v1/responses/{id}/cancel"), "", "").await
+async fn cancel(addr: SocketAddr, id: &str) -> Reply {
+    ask(addr, "POST", &format!("/v1/responses/{id}/cancel"), "", "").await
 }
 
 async fn delete(stand: &Stand, id: &str) -> Reply {
@@ -134,7 +135,7 @@ async fn a_cancel_ends_it_and_its_streams_and_a_second_one_says_the_same() {
         stand.worker.token(&attempt, "The ").await;
         read_until(&mut socket, "The ").await;
         assert_eq!(delete(&stand, "resp_r1").await.error().3, "response_in_progress");
-        let asking = cancel(&stand, "resp_r1");
+        let asking = cancel(stand.addr, "resp_r1");
         let obeying = stand.worker.obey(&attempt);
         let (first, cause) = tokio::join!(asking, obeying);
         assert_eq!((first.status, cause), (200, Cause::CancelRequested));
@@ -146,7 +147,7 @@ async fn a_cancel_ends_it_and_its_streams_and_a_second_one_says_the_same() {
         assert_eq!(object["output"][0]["status"], "incomplete");
         let rest = read_until(&mut socket, "\r\n0\r\n\r\n").await;
         assert!(rest.contains("event: response.failed\n") && rest.contains(r#""status":"cancelled""#), "{rest}");
-        for again in [cancel(&stand, "resp_r1").await, get(stand.addr, "/v1/responses/resp_r1").await] {
+        for again in [cancel(stand.addr, "resp_r1").await, get(stand.addr, "/v1/responses/resp_r1").await] {
             assert_eq!((again.status, again.json()), (200, object.clone()));
         }
         stand.settled("r1").await;
@@ -179,7 +180,7 @@ async fn a_conversation_goes_on_behind_a_response_until_that_is_deleted() {
     let items = get(addr, "/v1/responses/resp_r2/input_items").await.json();
     assert_eq!((&items["data"][0]["content"][0]["text"], &items["has_more"]), (&json!("more"), &json!(false)));
     assert_eq!(delete(&stand, "resp_r1").await.json(), json!({"id": "resp_r1", "object": "response", "deleted": true}));
-    for gone in [get(addr, "/v1/responses/resp_r1").await, cancel(&stand, "resp_r1").await, delete(&stand, "resp_r1").await] {
+    for gone in [get(addr, "/v1/responses/resp_r1").await, cancel(stand.addr, "resp_r1").await, delete(&stand, "resp_r1").await] {
         assert_eq!((gone.status, gone.error().3), (404, json!("response_not_found")));
     }
     assert_eq!(create(&stand, "r4", &next).await.error().3, "previous_response_not_found");

@@ -4,6 +4,7 @@ mod attempt;
 mod call;
 mod dispatch;
 mod random;
+mod session_gateway;
 mod session_limits;
 mod table;
 mod words;

@@ -738,6 +738,29 @@ fn what_comes_early_waits_for_its_turn() {
     assert_eq!((lane.accept(3, 'c', &config), lane.received()), (vec!['c', 'd'], 4));
 }
 
+#[test]
+fn what_is_asked_for_again_is_what_is_missing_and_nothing_else() {
+    let config = SessionConfig { window: 3, ..SessionConfig::default() };
+    let mut lane = Lane::<(), char>::default();
+    assert_eq!((lane.accept(4, 'd', &config), lane.take_missing()), (vec![], true), "beyond the window, so it and all before it");
+    assert_eq!((lane.accept(1, 'a', &config), lane.take_missing()), (vec!['a'], false));
+    assert_eq!((lane.accept(1, 'a', &config), lane.take_missing()), (vec![], false), "a doubled one is neither taken nor kept");
+    assert_eq!((lane.accept(2, 'b', &config), lane.received(), lane.take_missing()), (vec!['b'], 2, false));
+}
+
+#[test]
+fn of_what_comes_early_the_nearest_is_kept() {
+    let config = SessionConfig { early_max: 2, ..SessionConfig::default() };
+    let after = |early: &[u64]| {
+        let mut lane = Lane::<(), u64>::default();
+        early.iter().for_each(|number| assert_eq!(lane.accept(*number, *number, &config), []));
+        [1, 2, 3].map(|number| lane.accept(number, number, &config))
+    };
+    assert_eq!(after(&[5, 4]), [vec![1], vec![2], vec![3, 4, 5]], "where there is room nothing makes any");
+    assert_eq!(after(&[4, 5, 3]), [vec![1], vec![2, 3, 4], vec![]], "5 made room");
+    assert_eq!(after(&[3, 4, 5]), [vec![1], vec![2, 3, 4], vec![]], "and 5 makes nobody leave");
+}
+
 // A submit that was held on its way until after the lease: the gateway, which heard nothing for as long, has concluded and runs it elsewhere.
 // contract: C-9
 #[test]

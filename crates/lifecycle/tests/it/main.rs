@@ -6,6 +6,7 @@ mod dispatch;
 mod random;
 mod session_gateway;
 mod session_limits;
+mod session_worker;
 mod table;
 mod words;
 mod workers;

@@ -1,0 +1,276 @@
+//! A worker's side against gateways that a test speaks for: what a look at the clock decides, and when the next is due.
+//!
+//! Nothing here carries effects out: the test reads them, and says what an engine would say.
+
+use std::time::Duration;
+
+use lifecycle::message::{Down, Prompt, Receipt, Submit, Up, Usage};
+use lifecycle::params::Params;
+use lifecycle::session::{Echo, Frame, Hello, SessionConfig, WorkerEffect, WorkerSide};
+use lifecycle::{AttemptId, Cause, Incarnation, Outcome, RunId, RunKey, Tenant, Time};
+
+const WORKER: Incarnation = Incarnation(7);
+const NOW: Time = Time(1_000_000);
+const MS: Duration = Duration::from_millis(1);
+
+fn id(name: &str) -> AttemptId {
+    AttemptId { key: RunKey { tenant: Tenant::default(), run: RunId::parse(name).expect("a test's id is valid") }, attempt: 1 }
+}
+
+fn submit(name: &str, number: u64) -> Down {
+    let (prompt, params) = (Prompt::Tokens(vec![1]), Params::default());
+    Down::Submit(Box::new(Submit { attempt: id(name), worker: WORKER, number, prompt, params, deadlines: Vec::new() }))
+}
+
+fn cancel(name: &str) -> Down {
+    Down::Cancel { attempt: id(name), cause: Cause::ClientClosed, number: 0, observed_ago: MS }
+}
+
+fn worker(config: SessionConfig) -> WorkerSide {
+    WorkerSide::new("w".into(), WORKER, config)
+}
+
+/// A gateway that says what a test wants and acknowledges what it is told to.
+struct Talker {
+    name: &'static str,
+    life: Incarnation,
+    session: u64,
+    tenure: u64,
+    number: u64,
+}
+
+impl Talker {
+    /// A life of a gateway, in a session from `now` on.
+    fn open(side: &mut WorkerSide, name: &'static str, life: u128, now: Time) -> Talker {
+        let mut talker = Talker { name, life: Incarnation(life), session: 1, tenure: 0, number: 0 };
+        let hello = Hello {
+            gateway: name.into(),
+            incarnation: talker.life,
+            session: 1,
+            resume: None,
+            received: 0,
+            lease: Duration::ZERO,
+            stamp: now,
+        };
+        talker.tenure = side.hello(&hello, now).expect("there is room").0.tenure;
+        talker
+    }
+
+    fn frame(&self, number: u64, message: Option<Down>, received: u64, now: Time) -> Frame<Down> {
+        let echo = Some(Echo { stamp: now, held: Duration::ZERO });
+        Frame { from: self.life, to: WORKER, tenure: self.tenure, number, received, missing: false, stamp: now, echo, message }
+    }
+
+    /// Says something, and that it has got nothing yet.
+    fn say(&mut self, side: &mut WorkerSide, message: Down, now: Time) -> Vec<WorkerEffect> {
+        self.number += 1;
+        side.hear(self.name, self.frame(self.number, Some(message), 0, now), now)
+    }
+
+    /// A sign of life, which acknowledges every message up to this one.
+    fn beat(&self, side: &mut WorkerSide, received: u64, now: Time) -> Vec<WorkerEffect> {
+        side.hear(self.name, self.frame(0, None, received, now), now)
+    }
+
+    fn close(&self, side: &mut WorkerSide) {
+        side.closed(self.name, self.session);
+    }
+}
+
+/// What is done with attempts, in words, and which messages go to whom.
+fn words(effects: &[WorkerEffect]) -> Vec<String> {
+    let word = |effect: &WorkerEffect| match effect {
+        WorkerEffect::Send { gateway, frame, .. } => {
+            frame.message.as_ref().map(|message| format!("to {gateway}: {}", named(message))).unwrap_or(format!("to {gateway}"))
+        }
+        WorkerEffect::Submit(submit) => format!("submit {}", submit.attempt.key.run),
+        WorkerEffect::Cancel { attempt, cause, .. } => format!("cancel {} {cause}", attempt.key.run),
+        WorkerEffect::Suspend(attempt) => format!("suspend {}", attempt.key.run),
+        WorkerEffect::Attach(attempt) => format!("attach {}", attempt.key.run),
+        WorkerEffect::Stale => "stale".into(),
+    };
+    effects.iter().map(word).collect()
+}
+
+fn named(message: &Up) -> String {
+    match message {
+        Up::Ask { attempts } => format!("ask {}", attempts.iter().map(|id| id.key.run.to_string()).collect::<Vec<_>>().join(" ")),
+        Up::CancelAcknowledged { attempt, .. } => format!("acknowledged {}", attempt.key.run),
+        Up::Ended { attempt, outcome, .. } => format!("ended {} {}", attempt.key.run, outcome.cause),
+        Up::Released { attempt, .. } => format!("released {}", attempt.key.run),
+        other => format!("{other:?}"),
+    }
+}
+
+/// The same without frames that hold no message.
+fn said(effects: &[WorkerEffect]) -> Vec<String> {
+    words(effects).into_iter().filter(|word| !word.starts_with("to ") || word.contains(':')).collect()
+}
+
+fn end(side: &mut WorkerSide, name: &str, now: Time) -> Vec<WorkerEffect> {
+    let mut out = side.said(Up::Ended { attempt: id(name), outcome: Outcome::of(Cause::Length), usage: Usage::default() }, now);
+    out.extend(side.said(Up::Released { attempt: id(name), receipt: Receipt::default() }, now));
+    out
+}
+
+fn table(side: &WorkerSide, what: &str) -> u32 {
+    side.held().into_iter().find(|(name, _)| *name == what).expect("a table's name").1
+}
+
+// contract: C-9, C-10
+#[test]
+fn a_silent_gateway_is_suspended_then_its_lease_is_over_then_it_is_forgotten() {
+    let config = SessionConfig::default();
+    let mut side = worker(config);
+    assert_eq!(side.next_due(), None);
+    let mut a = Talker::open(&mut side, "a", 1, NOW);
+    a.say(&mut side, submit("r", 1), NOW);
+    assert_eq!(side.next_due(), Some(NOW.after(config.heartbeat)));
+    a.close(&mut side);
+    let mut due = Vec::new();
+    for word in ["suspend r", "cancel r orphaned"] {
+        let at = side.next_due().expect("it waits for a time");
+        assert!(said(&side.tick(Time(at.0 - 1))).is_empty());
+        assert_eq!(said(&side.tick(at)), [word], "in one look");
+        assert!(said(&side.tick(at)).is_empty(), "once");
+        due.push(at);
+    }
+    due.extend(side.next_due());
+    assert_eq!(due, [config.suspend_after, config.lease, config.lease * 2].map(|after| NOW.after(after)));
+    side.tick(Time(due[2].0 - 1));
+    assert_eq!(table(&side, "gateways"), 1, "it may still learn what became of its attempts");
+    assert!(side.tick(due[2]).is_empty());
+    assert_eq!((table(&side, "gateways"), side.next_due()), (0, None));
+    assert!(side.is_orphaned(&id("r")), "it is the engine's until it is released");
+}
+
+// contract: C-23
+#[test]
+fn a_gateway_that_is_heard_is_asked_what_it_claims_every_so_often() {
+    let config = SessionConfig { ask_every: MS * 100, ..SessionConfig::default() };
+    let mut side = worker(config);
+    let mut a = Talker::open(&mut side, "a", 1, NOW);
+    let b = Talker::open(&mut side, "b", 2, NOW);
+    a.say(&mut side, submit("r", 1), NOW);
+    a.say(&mut side, submit("s", 2), NOW);
+    let mut asked = 0;
+    for ms in [99, 100, 150, 199, 200] {
+        let now = NOW.after(MS * ms);
+        b.beat(&mut side, 0, now);
+        a.beat(&mut side, asked, now);
+        let words = said(&side.tick(now));
+        if ms % 100 == 0 {
+            asked += 1;
+            assert_eq!(words, ["to a: ask r s"], "{ms}: and nobody is asked about nothing");
+        } else {
+            assert!(words.is_empty(), "{ms}: {words:?}");
+        }
+    }
+    // One who is not heard could not answer.
+    let late = NOW.after(MS * 200).after(config.suspend_after);
+    a.close(&mut side);
+    b.beat(&mut side, 0, late);
+    assert_eq!(said(&side.tick(late)), ["suspend r", "suspend s"]);
+    side.tick(late.after(config.ask_every));
+    assert_eq!(table(&side, "unacknowledged"), 1, "the last question that it did not acknowledge, and no other");
+}
+
+#[test]
+fn a_gateway_may_leave_as_much_unacknowledged_as_the_limit_says_and_no_more() {
+    let config = SessionConfig { outbox_max: 2, ..SessionConfig::default() };
+    let mut side = worker(config);
+    let mut a = Talker::open(&mut side, "a", 1, NOW);
+    a.say(&mut side, submit("r", 1), NOW);
+    for (waiting, state) in [(1, "here"), (2, "here"), (3, "suspended")] {
+        a.say(&mut side, cancel("x"), NOW);
+        side.tick(NOW);
+        assert_eq!((side.gateways()[0].waiting, side.gateways()[0].state), (waiting, state));
+    }
+    // It goes on when it has acknowledged half.
+    assert_eq!(said(&a.beat(&mut side, 1, NOW)), [""; 0]);
+    assert_eq!(side.gateways()[0].state, "suspended");
+    assert_eq!(said(&a.beat(&mut side, 2, NOW)), ["attach r"]);
+}
+
+// contract: C-11
+#[test]
+fn a_tombstone_is_kept_for_as_long_as_it_says() {
+    let config = SessionConfig::default();
+    let mut side = worker(config);
+    let mut a = Talker::open(&mut side, "a", 1, NOW);
+    assert_eq!(said(&a.say(&mut side, cancel("early"), NOW)), ["to a: acknowledged early"]);
+    let until = NOW.after(config.tombstone_keep);
+    side.tick(Time(until.0 - 1));
+    assert_eq!(table(&side, "tombstones"), 1);
+    side.tick(until);
+    assert_eq!(table(&side, "tombstones"), 0);
+}
+
+/// Two gateways, each with a new life that submits a run of a name that its former life's attempt still has.
+fn behind(side: &mut WorkerSide) -> [Talker; 2] {
+    [("a", 1), ("b", 2)].map(|(name, life)| {
+        let run = format!("of-{name}");
+        Talker::open(side, name, life, NOW).say(side, submit(&run, 1), NOW);
+        let mut new = Talker::open(side, name, life + 10, NOW);
+        assert_eq!(said(&new.say(side, submit(&run, 1), NOW)), [format!("cancel {run} orphaned")]);
+        new
+    })
+}
+
+// contract: C-2, C-23
+#[test]
+fn a_submit_that_waits_for_a_release_goes_with_its_gateway_and_with_no_other() {
+    let config = SessionConfig::default();
+    let mut side = worker(config);
+    let [a, b] = behind(&mut side);
+    assert_eq!(table(&side, "behind"), 2);
+    a.close(&mut side);
+    // `a` is never heard again, `b` always.
+    for part in 1..=100 {
+        let now = NOW.after(config.lease * 2 / 100 * part);
+        b.beat(&mut side, 99, now);
+        side.tick(now);
+    }
+    let now = NOW.after(config.lease * 2);
+    assert_eq!((table(&side, "gateways"), table(&side, "behind")), (1, 1));
+    assert!(end(&mut side, "of-a", now).is_empty(), "nobody waits for it");
+    assert_eq!(said(&end(&mut side, "of-b", now)), ["submit of-b"]);
+}
+
+// contract: C-23
+#[test]
+fn a_former_life_is_forgotten_when_all_of_it_is_claimed_and_at_its_lease_s_end() {
+    let config = SessionConfig::default();
+    let mut side = worker(config);
+    let mut old = Talker::open(&mut side, "a", 1, NOW);
+    old.say(&mut side, submit("r", 1), NOW);
+    old.say(&mut side, submit("s", 2), NOW);
+    let mut new = Talker::open(&mut side, "a", 2, NOW);
+    let claim = |name: &str| Down::Claim { attempts: vec![id(name)] };
+    let mut kept = side.clone();
+    assert_eq!(said(&new.say(&mut side, claim("r"), NOW)), ["attach r"]);
+    assert_eq!(table(&side, "gateways"), 2, "the former life has an attempt");
+    assert_eq!(said(&new.say(&mut side, claim("s"), NOW)), ["attach s"]);
+    assert_eq!(table(&side, "gateways"), 1);
+    // Nobody claims anything: the lease ends it, and the new life is due for its own reasons only.
+    let over = NOW.after(config.lease);
+    new.beat(&mut kept, 1, Time(over.0 - 1));
+    assert!(said(&kept.tick(Time(over.0 - 1))).iter().all(|word| word.starts_with("to a: ask")));
+    assert_eq!((table(&kept, "gateways"), kept.next_due()), (2, Some(over)));
+    assert_eq!(said(&kept.tick(over)), ["cancel r orphaned", "cancel s orphaned"]);
+    assert_eq!((table(&kept, "gateways"), table(&kept, "owned")), (1, 2));
+}
+
+#[test]
+fn a_message_is_acknowledged_at_once_by_one_frame_and_a_heartbeat_by_none() {
+    let config = SessionConfig::default();
+    let mut side = worker(config);
+    let mut a = Talker::open(&mut side, "a", 1, NOW);
+    assert!(a.beat(&mut side, 0, NOW).is_empty(), "else two would keep each other talking");
+    assert_eq!(words(&a.say(&mut side, submit("r", 1), NOW)), ["submit r", "to a"]);
+    assert!(side.tick(NOW).is_empty(), "once");
+    assert_eq!(words(&a.say(&mut side, cancel("x"), NOW)), ["to a: acknowledged x"], "what is said anyway acknowledges as well");
+    let heartbeat = NOW.after(config.heartbeat);
+    assert!(side.tick(Time(heartbeat.0 - 1)).is_empty());
+    assert_eq!(words(&side.tick(heartbeat)), ["to a"]);
+}

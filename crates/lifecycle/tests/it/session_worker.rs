@@ -274,3 +274,41 @@ fn a_message_is_acknowledged_at_once_by_one_frame_and_a_heartbeat_by_none() {
     assert!(side.tick(Time(heartbeat.0 - 1)).is_empty());
     assert_eq!(words(&side.tick(heartbeat)), ["to a"]);
 }
+
+// contract: C-23
+#[test]
+fn an_attempt_is_orphaned_if_it_is_disclaimed_or_its_owner_s_life_or_lease_is_over() {
+    let mut side = worker(SessionConfig::default());
+    let mut a = Talker::open(&mut side, "a", 1, NOW);
+    let mut b = Talker::open(&mut side, "b", 2, NOW);
+    for (number, run) in [(1, "kept"), (2, "given-up")] {
+        a.say(&mut side, submit(run, number), NOW);
+    }
+    b.say(&mut side, submit("other", 1), NOW);
+    let orphaned = |side: &WorkerSide| ["kept", "given-up", "other", "never"].map(|run| side.is_orphaned(&id(run)));
+    let attempts = |side: &WorkerSide| side.gateways().iter().map(|cut| (cut.gateway.to_string(), cut.attempts)).collect::<Vec<_>>();
+    assert_eq!(orphaned(&side), [false; 4]);
+    assert_eq!(attempts(&side), [("a".to_owned(), 2), ("b".to_owned(), 1)]);
+    a.say(&mut side, Down::Disclaim { attempts: vec![id("given-up"), id("other")] }, NOW);
+    assert_eq!(orphaned(&side), [false, true, false, false], "of its own and of no other's");
+    // A new life of it has claimed nothing yet.
+    let mut new = Talker::open(&mut side, "a", 3, NOW);
+    assert_eq!(orphaned(&side), [true, true, false, false]);
+    assert_eq!(attempts(&side), [("a".to_owned(), 0), ("b".to_owned(), 1)]);
+    new.say(&mut side, Down::Claim { attempts: vec![id("kept"), id("given-up"), id("other")] }, NOW);
+    assert_eq!(orphaned(&side), [false, true, false, false], "an end that is on its way is not taken back");
+    assert_eq!(attempts(&side), [("a".to_owned(), 1), ("b".to_owned(), 1)]);
+    side.tick(NOW.after(SessionConfig::default().lease));
+    assert_eq!(orphaned(&side), [true, true, true, false]);
+}
+
+// contract: C-2
+#[test]
+fn a_further_life_of_a_gateway_holds_nothing_that_the_one_before_it_submitted_in_vain() {
+    let mut side = worker(SessionConfig::default());
+    let _ = behind(&mut side);
+    Talker::open(&mut side, "a", 21, NOW);
+    assert_eq!(table(&side, "behind"), 1);
+    assert!(end(&mut side, "of-a", NOW).is_empty(), "nobody waits for it");
+    assert_eq!(said(&end(&mut side, "of-b", NOW)), ["submit of-b"]);
+}

@@ -312,3 +312,42 @@ fn a_further_life_of_a_gateway_holds_nothing_that_the_one_before_it_submitted_in
     assert!(end(&mut side, "of-a", NOW).is_empty(), "nobody waits for it");
     assert_eq!(said(&end(&mut side, "of-b", NOW)), ["submit of-b"]);
 }
+
+// contract: C-3
+#[test]
+fn a_frame_of_another_life_or_tenure_or_for_another_life_changes_nothing() {
+    let mut side = worker(SessionConfig::default());
+    let a = Talker::open(&mut side, "a", 1, NOW);
+    let right = a.frame(1, Some(submit("r", 1)), 0, NOW);
+    let wrong = [
+        Frame { from: Incarnation(2), ..right.clone() },
+        Frame { to: Incarnation(8), ..right.clone() },
+        Frame { tenure: a.tenure + 1, ..right.clone() },
+    ];
+    for (count, frame) in (1..).zip(wrong) {
+        assert_eq!(words(&side.hear("a", frame, NOW)), ["stale"]);
+        assert_eq!(side.stale(), count);
+    }
+    assert_eq!(words(&side.hear("b", right.clone(), NOW)), ["stale"], "nobody of that name is here");
+    assert_eq!(said(&side.hear("a", right, NOW)), ["submit r"]);
+}
+
+// contract: C-10
+#[test]
+fn a_gateway_that_speaks_and_does_not_hear_stays_suspended() {
+    let config = SessionConfig::default();
+    let mut side = worker(config);
+    let mut a = Talker::open(&mut side, "a", 1, NOW);
+    a.say(&mut side, submit("r", 1), NOW);
+    let deaf = |now: Time| Frame { echo: Some(Echo { stamp: NOW, held: now.since(NOW) }), ..a.frame(0, None, 0, now) };
+    let mut looks = Vec::new();
+    for part in 1..=6 {
+        let now = NOW.after(config.suspend_after * part);
+        looks.push(said(&side.hear("a", deaf(now), now)));
+        looks.push(said(&side.tick(now)));
+    }
+    let suspensions: Vec<_> = looks.concat().into_iter().filter(|word| !word.starts_with("to ")).collect();
+    assert_eq!(suspensions, ["suspend r"], "once, and it is not attached in between");
+    let now = NOW.after(config.suspend_after * 7);
+    assert_eq!(said(&a.beat(&mut side, 0, now)), ["attach r"], "it has heard something");
+}

@@ -351,3 +351,23 @@ fn a_gateway_that_speaks_and_does_not_hear_stays_suspended() {
     let now = NOW.after(config.suspend_after * 7);
     assert_eq!(said(&a.beat(&mut side, 0, now)), ["attach r"], "it has heard something");
 }
+
+// contract: C-10
+#[test]
+fn what_is_suspended_is_attached_with_its_own_gateway_and_nothing_else_is() {
+    let config = SessionConfig::default();
+    let mut side = worker(config);
+    let mut a = Talker::open(&mut side, "a", 1, NOW);
+    let mut b = Talker::open(&mut side, "b", 2, NOW);
+    a.say(&mut side, submit("r", 1), NOW);
+    a.say(&mut side, submit("over", 2), NOW);
+    b.say(&mut side, submit("s", 1), NOW);
+    let _ = side.said(Up::Ended { attempt: id("over"), outcome: Outcome::of(Cause::Length), usage: Usage::default() }, NOW);
+    let now = NOW.after(config.suspend_after);
+    assert_eq!(said(&side.tick(now)), ["suspend r", "suspend s"], "what has ended has nothing to be scheduled");
+    assert_eq!(said(&a.beat(&mut side, 0, now)), ["attach r"]);
+    assert_eq!(said(&a.beat(&mut side, 0, now)), [""; 0], "once");
+    assert_eq!(said(&b.beat(&mut side, 0, now)), ["attach s"]);
+    let scheduled: Vec<_> = side.attempts().filter(|(.., suspended)| !suspended).map(|(id, ..)| id.key.run.to_string()).collect();
+    assert_eq!(scheduled, ["over", "r", "s"]);
+}

@@ -22,8 +22,13 @@ fn submit(name: &str, number: u64) -> Down {
     Down::Submit(Box::new(Submit { attempt: id(name), worker: WORKER, number, prompt, params, deadlines: Vec::new() }))
 }
 
+/// A cancel from a gateway that did not submit it.
 fn cancel(name: &str) -> Down {
-    Down::Cancel { attempt: id(name), cause: Cause::ClientClosed, number: 0, observed_ago: MS }
+    cancel_of(name, 0)
+}
+
+fn cancel_of(name: &str, number: u64) -> Down {
+    Down::Cancel { attempt: id(name), cause: Cause::ClientClosed, number, observed_ago: MS }
 }
 
 fn worker(config: SessionConfig) -> WorkerSide {
@@ -105,6 +110,11 @@ fn named(message: &Up) -> String {
 /// The same without frames that hold no message.
 fn said(effects: &[WorkerEffect]) -> Vec<String> {
     words(effects).into_iter().filter(|word| !word.starts_with("to ") || word.contains(':')).collect()
+}
+
+/// What is done with attempts, and nothing that is said.
+fn done(effects: &[WorkerEffect]) -> Vec<String> {
+    words(effects).into_iter().filter(|word| !word.starts_with("to ")).collect()
 }
 
 fn end(side: &mut WorkerSide, name: &str, now: Time) -> Vec<WorkerEffect> {
@@ -343,11 +353,10 @@ fn a_gateway_that_speaks_and_does_not_hear_stays_suspended() {
     let mut looks = Vec::new();
     for part in 1..=6 {
         let now = NOW.after(config.suspend_after * part);
-        looks.push(said(&side.hear("a", deaf(now), now)));
-        looks.push(said(&side.tick(now)));
+        looks.extend(done(&side.hear("a", deaf(now), now)));
+        looks.extend(done(&side.tick(now)));
     }
-    let suspensions: Vec<_> = looks.concat().into_iter().filter(|word| !word.starts_with("to ")).collect();
-    assert_eq!(suspensions, ["suspend r"], "once, and it is not attached in between");
+    assert_eq!(looks, ["suspend r"], "once, and it is not attached in between");
     let now = NOW.after(config.suspend_after * 7);
     assert_eq!(said(&a.beat(&mut side, 0, now)), ["attach r"], "it has heard something");
 }
@@ -364,10 +373,47 @@ fn what_is_suspended_is_attached_with_its_own_gateway_and_nothing_else_is() {
     b.say(&mut side, submit("s", 1), NOW);
     let _ = side.said(Up::Ended { attempt: id("over"), outcome: Outcome::of(Cause::Length), usage: Usage::default() }, NOW);
     let now = NOW.after(config.suspend_after);
-    assert_eq!(said(&side.tick(now)), ["suspend r", "suspend s"], "what has ended has nothing to be scheduled");
-    assert_eq!(said(&a.beat(&mut side, 0, now)), ["attach r"]);
-    assert_eq!(said(&a.beat(&mut side, 0, now)), [""; 0], "once");
-    assert_eq!(said(&b.beat(&mut side, 0, now)), ["attach s"]);
+    assert_eq!(done(&side.tick(now)), ["suspend r", "suspend s"], "what has ended has nothing to be scheduled");
+    assert_eq!(done(&a.beat(&mut side, 0, now)), ["attach r"]);
+    assert_eq!(done(&a.beat(&mut side, 0, now)), [""; 0], "once");
+    assert_eq!(done(&b.beat(&mut side, 0, now)), ["attach s"]);
     let scheduled: Vec<_> = side.attempts().filter(|(.., suspended)| !suspended).map(|(id, ..)| id.key.run.to_string()).collect();
     assert_eq!(scheduled, ["over", "r", "s"]);
+}
+
+// contract: C-1, C-2
+#[test]
+fn a_cancel_of_a_submit_that_waits_names_it_by_gateway_and_number() {
+    let mut side = worker(SessionConfig::default());
+    let [mut a, mut b] = behind(&mut side);
+    // Another number or another gateway: the attempt that runs is meant.
+    assert_eq!(done(&a.say(&mut side, cancel_of("of-a", 9), NOW)), ["cancel of-a client_closed"]);
+    assert_eq!(done(&b.say(&mut side, cancel_of("of-a", 1), NOW)), ["cancel of-a client_closed"]);
+    assert_eq!(table(&side, "behind"), 2);
+    let told = ["to a: acknowledged of-a", "to a: ended of-a client_closed", "to a: released of-a"];
+    assert_eq!(said(&a.say(&mut side, cancel_of("of-a", 1), NOW)), told, "it never reached the engine");
+    assert_eq!(table(&side, "behind"), 1);
+    assert_eq!(done(&end(&mut side, "of-a", NOW)), [""; 0]);
+    assert_eq!(done(&end(&mut side, "of-b", NOW)), ["submit of-b"]);
+}
+
+// contract: C-11
+#[test]
+fn a_cancel_leaves_a_tombstone_if_its_submit_may_still_come_and_one_only() {
+    let mut side = worker(SessionConfig { tombstones_max: 1, ..SessionConfig::default() });
+    let mut a = Talker::open(&mut side, "a", 1, NOW);
+    a.say(&mut side, submit("r", 3), NOW);
+    end(&mut side, "r", NOW);
+    let count = |side: &WorkerSide| table(side, "tombstones");
+    for number in [1, 3] {
+        assert_eq!(said(&a.say(&mut side, cancel_of("r", number), NOW)), ["to a: acknowledged r"]);
+        assert_eq!(count(&side), 0, "{number}: it was taken, so it is over");
+    }
+    for number in [4, 4] {
+        assert_eq!(said(&a.say(&mut side, cancel_of("s", number), NOW)), ["to a: acknowledged s"], "there is room for what is there");
+        assert_eq!(count(&side), 1);
+    }
+    assert_eq!(said(&a.say(&mut side, cancel_of("t", 5), NOW)), [""; 0], "there is room for no other");
+    assert_eq!(done(&a.say(&mut side, submit("s", 4), NOW)), ["cancel s client_closed", "submit s"]);
+    assert_eq!(count(&side), 0);
 }

@@ -683,7 +683,7 @@ fn a_lane_keeps_within_its_window_and_repeats_what_is_missing_at_once_and_all_af
     (1..=5).for_each(|n| lane.push(n));
     let sent = |lane: &mut Lane<u64, ()>, now: Time| {
         let pop = || lane.pop_due(&config, now);
-        std::iter::from_fn(pop).map(|(n, m)| if n == m { n } else { 0 }).collect::<Vec<_>>()
+        std::iter::from_fn(pop).take(9).map(|(n, m)| if n == m { n } else { 0 }).collect::<Vec<_>>()
     };
     assert_eq!(sent(&mut lane, Time(0)), [1, 2, 3]);
     lane.acknowledge(1, false, &config, Time(10));
@@ -736,6 +736,29 @@ fn what_comes_early_waits_for_its_turn() {
     assert_eq!(lane.accept(2, 'b', &config), []);
     assert_eq!(lane.accept(4, 'd', &config), []);
     assert_eq!((lane.accept(3, 'c', &config), lane.received()), (vec!['c', 'd'], 4));
+}
+
+#[test]
+fn what_is_asked_for_again_is_what_is_missing_and_nothing_else() {
+    let config = SessionConfig { window: 3, ..SessionConfig::default() };
+    let mut lane = Lane::<(), char>::default();
+    assert_eq!((lane.accept(4, 'd', &config), lane.take_missing()), (vec![], true), "beyond the window, so it and all before it");
+    assert_eq!((lane.accept(1, 'a', &config), lane.take_missing()), (vec!['a'], false));
+    assert_eq!((lane.accept(1, 'a', &config), lane.take_missing()), (vec![], false), "a doubled one is neither taken nor kept");
+    assert_eq!((lane.accept(2, 'b', &config), lane.received(), lane.take_missing()), (vec!['b'], 2, false));
+}
+
+#[test]
+fn of_what_comes_early_the_nearest_is_kept() {
+    let config = SessionConfig { early_max: 2, ..SessionConfig::default() };
+    let after = |early: &[u64]| {
+        let mut lane = Lane::<(), u64>::default();
+        early.iter().for_each(|number| assert_eq!(lane.accept(*number, *number, &config), []));
+        [1, 2, 3].map(|number| lane.accept(number, number, &config))
+    };
+    assert_eq!(after(&[5, 4]), [vec![1], vec![2], vec![3, 4, 5]], "where there is room nothing makes any");
+    assert_eq!(after(&[4, 5, 3]), [vec![1], vec![2, 3, 4], vec![]], "5 made room");
+    assert_eq!(after(&[3, 4, 5]), [vec![1], vec![2, 3, 4], vec![]], "and 5 makes nobody leave");
 }
 
 // A submit that was held on its way until after the lease: the gateway, which heard nothing for as long, has concluded and runs it elsewhere.
@@ -817,17 +840,22 @@ fn a_window_that_was_lost_comes_again_in_few_ways_there_and_back() {
     let (mut out, mut into) = (Lane::<u64, ()>::default(), Lane::<(), u64>::default());
     (1..=config.window).for_each(|n| out.push(n));
     let mut now = Time(1_000_000);
-    let sent: Vec<(u64, u64)> = std::iter::from_fn(|| out.pop_due(&config, now)).collect();
+    let most = 2 * config.window as usize;
+    let sent: Vec<(u64, u64)> = std::iter::from_fn(|| out.pop_due(&config, now)).take(most).collect();
     assert_eq!(sent.len() as u64, config.window);
     // Only the end of it arrives: as much as there is room for, and more.
     let mut taken: Vec<u64> = sent[200..].iter().flat_map(|(number, message)| into.accept(*number, *message, &config)).collect();
     assert!(taken.is_empty());
     let (mut ways, mut again) = (0, 0);
-    while into.received() < config.window {
+    for round in 0.. {
+        if into.received() >= config.window {
+            break;
+        }
+        assert!(round < 1000, "nothing comes any more");
         now = now.after(config.resend_pause);
         let missing = into.take_missing();
         out.acknowledge(into.received(), missing, &config, now);
-        let more: Vec<(u64, u64)> = std::iter::from_fn(|| out.pop_due(&config, now)).collect();
+        let more: Vec<(u64, u64)> = std::iter::from_fn(|| out.pop_due(&config, now)).take(most).collect();
         // Of the end of the window, which was thrown away and forgotten, only `resend_after` tells.
         ways += u32::from(!more.is_empty());
         again += more.len();

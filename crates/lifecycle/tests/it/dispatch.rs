@@ -410,3 +410,41 @@ fn a_piece_that_comes_after_the_end_is_told_to_nobody() {
     assert_eq!(words(&given_back.take_in(ONE, 1, Word::Released, Time(5))), ["wait"]);
     assert_eq!(words(&given_back.place(at(TWO, 9), Time(6)))[1], "submit #2 to 1");
 }
+
+// contract: C-6, C-20
+#[test]
+fn a_run_is_queued_until_a_worker_takes_it_on_and_waited_for_until_it_is_released_or_void() {
+    let stands = |run: &Dispatch| (run.is_queued(), run.is_released_or_void());
+    let mut run = run(DispatchConfig::default());
+    assert_eq!(stands(&run), (true, false), "it waits here");
+    let _ = run.place(at(ONE, 4), Time(0));
+    assert_eq!(stands(&run), (true, false), "it waits there");
+    let _ = run.take_in(ONE, 1, Word::Accepted { prompt_tokens: 3 }, Time(1));
+    assert_eq!(stands(&run), (false, false));
+    let mut back = run.clone();
+    let _ = back.take_in(ONE, 1, ended(Cause::Shutdown), Time(2));
+    assert_eq!(stands(&back), (true, false), "it will wait again");
+    let mut void = run.clone();
+    let _ = void.worker_lost(ONE.0, ONE.1, false, Time(2));
+    assert_eq!(stands(&void), (false, true), "nobody will ever say it");
+    let _ = run.want(CLOSED, Time(2));
+    assert_eq!(stands(&run), (false, false));
+    let _ = run.take_in(ONE, 1, ended(CLOSED), Time(3));
+    assert_eq!(stands(&run), (false, false), "ended is not released");
+    let _ = run.take_in(ONE, 1, Word::Released, Time(4));
+    assert_eq!(stands(&run), (false, true));
+    let _ = run.delivered(Delivery::None, Time(5));
+    assert!(run.call().is_settled());
+    assert_eq!(stands(&run), (false, true));
+}
+
+#[test]
+fn an_end_without_a_first_word_tells_that_a_worker_took_the_run_on_only_if_the_answer_is_whole() {
+    let ends = |cause: Cause| {
+        let mut run = run(DispatchConfig::default());
+        let _ = run.place(at(ONE, 4), Time(0));
+        words(&run.take_in(ONE, 1, ended(cause), Time(1)))
+    };
+    assert_eq!(ends(Cause::Stop), ["tell accepted", "OutcomeSet/1", "tell stop"]);
+    assert_eq!(ends(Cause::Invalid), ["OutcomeSet/1", "tell invalid"], "it was turned away");
+}

@@ -234,7 +234,6 @@ impl Calls {
                 }
             }
             DispatchEffect::Tell(item) => entry.seats.send(&item, self.now()),
-            DispatchEffect::Dismiss { outcome, usage } => entry.seats.dismiss(&Item::End { outcome, usage }),
             // Whoever told it of the lost worker looks for another.
             DispatchEffect::Wait => {
                 tracing::info!(run = %entry.key.run, "its worker is lost or stops, and nothing was delivered; waits for another")
@@ -324,6 +323,7 @@ fn log(entry: &Entry, event: &Event) {
     let run = &entry.key.run;
     match event {
         Event::CancelSent { cause, count } => tracing::info!(%run, %cause, count, "cancel sent"),
+        Event::Dismissed { cause } => tracing::info!(%run, %cause, "its readers are told an end before there is an outcome"),
         Event::OutcomeSet { outcome } => tracing::info!(%run, outcome = %outcome.kind(), cause = %outcome.cause, "ended"),
         Event::Settled { proven } => tracing::info!(%run, proven, "settled"),
         Event::Defect { what } => tracing::error!(%run, state = entry.dispatch.call().state().label(), what, "refused"),

@@ -9,6 +9,7 @@
 //! life or about another attempt than the current one changes nothing.
 // contract: C-3 C-7 C-8 C-9 C-22
 
+mod dismissed;
 mod fingerprint;
 mod seen;
 mod words;
@@ -60,6 +61,7 @@ pub struct Dispatch<R: Rules = Sound> {
     acknowledged: bool,
     /// Whether a piece of the answer was given to anybody.
     told: bool,
+    /// The readers were told an end before the outcome: nothing more is for them.
     dismissed: bool,
     rules: PhantomData<R>,
 }
@@ -161,12 +163,18 @@ impl<R: Rules> Dispatch<R> {
     }
 
     fn wanted(&mut self, cause: Cause, now: Time, effects: &mut Effects) {
-        let abandons = matches!(cause.outcome(), OutcomeKind::Cancelled | OutcomeKind::Expired);
-        if abandons && self.observed.is_none() && self.call.outcome().is_none() {
+        if matches!(cause.outcome(), OutcomeKind::Cancelled | OutcomeKind::Expired) {
+            self.observe(cause, now, effects);
+        }
+        self.apply(CallEvent::Want(cause), now, effects);
+    }
+
+    /// From here on whatever is computed of it is for nobody.
+    fn observe(&mut self, cause: Cause, now: Time, effects: &mut Effects) {
+        if self.observed.is_none() && self.call.outcome().is_none() {
             self.observed = Some(now);
             self.note(Event::AbandonmentObserved { cause }, effects);
         }
-        self.apply(CallEvent::Want(cause), now, effects);
     }
 
     /// Takes in what a life of a worker says of an attempt.
@@ -182,7 +190,7 @@ impl<R: Rules> Dispatch<R> {
                 self.taken_on(now, &mut effects);
             }
             // contract: C-12. Nothing is told behind an end, and what was given back belongs to a further attempt.
-            Word::Delta(_) if self.is_decided() => {}
+            Word::Delta(_) if self.is_over_for_readers() || self.call.state() == CallState::HandedBack => {}
             Word::Delta(delta) => {
                 self.taken_on(now, &mut effects);
                 // From here on the answer is somebody's, and another worker cannot begin it anew.
@@ -220,14 +228,9 @@ impl<R: Rules> Dispatch<R> {
         effects
     }
 
-    /// Whether nothing more of the current attempt is for anybody: its run has an outcome, or it was handed back.
-    fn is_decided(&self) -> bool {
-        self.call.outcome().is_some() || self.call.state() == CallState::HandedBack
-    }
-
     /// Whether a further attempt could take the place of this one: nothing was delivered, and the policy allows it.
     fn may_begin_anew(&self) -> bool {
-        !self.told && self.work.is_some() && self.may_follow(self.call.attempt())
+        !self.told && !self.dismissed && self.work.is_some() && self.may_follow(self.call.attempt())
     }
 
     /// An attempt is over and the run is not.
@@ -278,11 +281,8 @@ impl<R: Rules> Dispatch<R> {
         if self.call.needs_retry() && self.repeat.0 <= now {
             self.apply(CallEvent::Retry, now, &mut effects);
         }
-        if let Some(cause) = self.call.wanted()
-            && self.grace_ends().is_some_and(|at| at <= now)
-        {
-            self.dismissed = true;
-            effects.push(DispatchEffect::Dismiss { outcome: Outcome::of(cause), usage: self.usage });
+        if self.grace_ends().is_some_and(|at| at <= now) {
+            self.dismiss(&mut effects);
         }
         effects
     }
@@ -294,12 +294,6 @@ impl<R: Rules> Dispatch<R> {
         let queue = self.is_waiting().then_some(self.queue.at());
         let deadlines = self.deadlines.iter().filter(|_| is_open).map(|deadline| deadline.at());
         [repeat, self.grace_ends(), queue].into_iter().flatten().chain(deadlines).min()
-    }
-
-    /// Until when readers wait for the worker's word on a run that is wanted to end.
-    fn grace_ends(&self) -> Option<Time> {
-        let since = self.observed.filter(|_| !self.dismissed && self.call.outcome().is_none())?;
-        Some(since.after(self.config.answer_grace))
     }
 
     fn fire_deadlines(&mut self, now: Time, effects: &mut Effects) {
@@ -317,7 +311,7 @@ impl<R: Rules> Dispatch<R> {
     /// A worker has taken the run on, whether it says so or shows it.
     fn taken_on(&mut self, now: Time, effects: &mut Effects) {
         self.apply(CallEvent::WorkerAccepted { attempt: self.call.attempt() }, now, effects);
-        if !std::mem::replace(&mut self.accepted, true) {
+        if !std::mem::replace(&mut self.accepted, true) && !self.is_over_for_readers() {
             effects.push(DispatchEffect::Tell(Said::Accepted));
         }
     }
@@ -340,7 +334,9 @@ impl<R: Rules> Dispatch<R> {
                     self.work = None;
                     let outcome = self.ended.take().filter(|o| o.cause == cause).unwrap_or(Outcome::of(cause));
                     self.note(Event::OutcomeSet { outcome: outcome.clone() }, effects);
-                    effects.push(DispatchEffect::Tell(Said::End { outcome, usage: self.usage }));
+                    if !self.dismissed {
+                        effects.push(DispatchEffect::Tell(Said::End { outcome, usage: self.usage }));
+                    }
                 }
                 CallEffect::Superseded { cause, won } => self.note(Event::Superseded { cause, won }, effects),
                 CallEffect::HandedBack => self.note(Event::HandedBack, effects),

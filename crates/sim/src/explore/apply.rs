@@ -51,6 +51,7 @@ impl<R: Rules> World<R> {
             Action::Cut
             | Action::Attach
             | Action::SessionAgain
+            | Action::Refused
             | Action::LeaseOver
             | Action::Conclude
             | Action::Restart
@@ -102,7 +103,7 @@ impl<R: Rules> World<R> {
                     }
                 }
                 DispatchEffect::Settle => self.gate.runs[at].settled += 1,
-                DispatchEffect::Tell(Said::Accepted) | DispatchEffect::Dismiss { .. } | DispatchEffect::Wait => {}
+                DispatchEffect::Tell(Said::Accepted) | DispatchEffect::Wait => {}
             }
         }
     }
@@ -110,7 +111,13 @@ impl<R: Rules> World<R> {
     fn journal_of_gate(&mut self, of: Try, event: Event) {
         let run = usize::from(of.run);
         match event {
+            Event::Dismissed { cause } => {
+                self.note(|s| format!("{}'s readers are told {cause}", s.setup.runs[run].name));
+                self.marks.add(Mark::Dismissed);
+                self.gate.runs[run].dismissed = true;
+            }
             Event::OutcomeSet { outcome } => {
+                self.check_outcome(of.run, outcome.cause);
                 self.note(|s| format!("{} is {}: {}", s.setup.runs[run].name, outcome.kind(), outcome.cause));
                 self.gate.runs[run].outcomes += 1;
                 if self.gate.runs[run].number == 0 {

@@ -189,6 +189,25 @@ fn sessions() -> Vec<Setup> {
             ..Setup::new("lease", "the session is cut; the lease ends, for the worker or for both", vec![one().answers(1, 2)])
         },
         Setup {
+            near: false,
+            fine_steps: false,
+            redispatch: 1,
+            slow_reader: true,
+            budget: Budget { cuts: 1, leases: 1, restarts: 1, refused: 1, ..budget },
+            ..Setup::new(
+                "refused",
+                "the worker is not heard and its host refuses connections, be it dead or alive; it is heard again, begins anew, or is given up",
+                vec![one().answers(1, 2).leaves(&[CLOSED, BY_NAME])],
+            )
+        },
+        Setup {
+            near: false,
+            fine_steps: false,
+            redispatch: 1,
+            budget: Budget { restarts: 1, refused: 1, ..budget },
+            ..Setup::new("refused-two", "the worker of two runs dies, and its host refuses connections", vec![one(), two()])
+        },
+        Setup {
             blocks: 4,
             redispatch: 1,
             slow_tokeniser: true,

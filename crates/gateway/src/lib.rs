@@ -69,6 +69,11 @@ pub enum LinkEvent {
     Up(From<Up>),
     /// It has not been heard for a while. It gets no new runs; what it has goes on.
     Silent,
+    /// Nobody listens where it was. It gets no new runs, and no caller waits for it; what it has is not over (C-9).
+    Refused {
+        /// Which life was there.
+        incarnation: Incarnation,
+    },
     /// It is heard again.
     Back,
     /// A life of it is over for good: a newer one has answered, or its lease is over. Its attempts are void.

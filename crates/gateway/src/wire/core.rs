@@ -143,8 +143,20 @@ impl Shared {
 
     // --- for the task ---
 
+    /// A connection is there.
     pub(super) fn hello(&self) -> Hello {
-        self.lock().side.hello(self.clock.now())
+        let (mut core, now) = (self.lock(), self.clock.now());
+        let effects = core.side.tried(false, now);
+        core.carry_out(effects, now);
+        core.side.hello(now)
+    }
+
+    /// A try to connect failed: it was refused, or anything else. How long the next one may be put off at most.
+    pub(super) fn tried(&self, is_refused: bool) -> Option<Duration> {
+        let (mut core, now) = (self.lock(), self.clock.now());
+        let effects = core.side.tried(is_refused, now);
+        core.carry_out(effects, now);
+        core.side.try_within(now)
     }
 
     /// A connection was welcomed. Whether it is to be closed.
@@ -231,6 +243,7 @@ impl Core {
                     self.told_clock = None;
                     self.events.push_back(LinkEvent::Here(Here { incarnation, model, name }));
                 }
+                GatewayEffect::Refused { incarnation } => self.events.push_back(LinkEvent::Refused { incarnation }),
                 GatewayEffect::Silent => self.events.push_back(LinkEvent::Silent),
                 GatewayEffect::Back => self.events.push_back(LinkEvent::Back),
                 GatewayEffect::Lost { incarnation, why } => self.events.push_back(LinkEvent::Lost { incarnation, why: why.into() }),

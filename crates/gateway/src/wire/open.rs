@@ -36,16 +36,18 @@ pub(super) struct Failed {
     pub why: String,
     /// The worker is there and speaks no common version: another try is of no use until one of the two is replaced.
     pub refused: bool,
+    /// Its host answered that nobody listens there.
+    pub nobody: bool,
 }
 
 impl Failed {
     fn new(why: impl Into<String>) -> Failed {
-        Failed { why: why.into(), refused: false }
+        Failed { why: why.into(), refused: false, nobody: false }
     }
 
     fn status(status: &Status) -> Failed {
         let why = if status.message().is_empty() { format!("{:?}", status.code()) } else { status.message().to_owned() };
-        Failed { why, refused: status.code() == Code::FailedPrecondition }
+        Failed { why, refused: status.code() == Code::FailedPrecondition, nobody: false }
     }
 }
 
@@ -58,6 +60,18 @@ pub(super) fn causes(error: &tonic::transport::Error) -> String {
         cause = error.source();
     }
     words
+}
+
+/// Whether a connection was refused. Of a name with several addresses it is the one that was tried last that says so.
+fn is_refusal(error: &tonic::transport::Error) -> bool {
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        if error.downcast_ref::<std::io::Error>().is_some_and(|error| error.kind() == std::io::ErrorKind::ConnectionRefused) {
+            return true;
+        }
+        cause = error.source();
+    }
+    false
 }
 
 /// Where a worker is. No proxy of the system's is asked: the connection goes there directly.
@@ -78,7 +92,8 @@ pub(super) fn client(channel: Channel, bytes_max: u64) -> WorkerClient<Channel> 
 
 /// Makes a connection and opens a session on it.
 pub(super) async fn open(shared: Arc<Shared>) -> Result<Connection, Failed> {
-    let channel = shared.endpoint.connect().await.map_err(|e| Failed::new(causes(&e)))?;
+    let no_channel = |e| Failed { nobody: is_refusal(&e), ..Failed::new(causes(&e)) };
+    let channel = shared.endpoint.connect().await.map_err(no_channel)?;
     let (out, frames) = mpsc::channel(shared.config.frames_max.max(1));
     // Numbered when there is a connection that it can go out on, so that the newest number is the newest connection's.
     let hello = wire::Down::from(&Opening { versions: VERSIONS.to_vec(), hello: shared.hello() });
@@ -96,7 +111,7 @@ pub(super) async fn open(shared: Arc<Shared>) -> Result<Connection, Failed> {
         Ok(FromWorker::Frame(_)) => return Err(Failed::new("its first message is no welcome")),
         Err(error) => return Err(Failed::new(error.to_string())),
     };
-    version::confirm(VERSIONS, opened.version).map_err(|e| Failed { why: e.to_string(), refused: true })?;
+    version::confirm(VERSIONS, opened.version).map_err(|e| Failed { refused: true, ..Failed::new(e.to_string()) })?;
     let client = client(channel, limits::SNAPSHOT_BYTES_MAX.default);
     Ok(Connection { opened, frames, out, client })
 }

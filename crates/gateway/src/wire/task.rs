@@ -109,7 +109,8 @@ fn advance(shared: &Arc<Shared>, stage: &mut Stage, pace: &mut Pace, step: Step)
         }
         (Step::Failed(failed), _) => {
             pace.say(shared, &failed);
-            let wait = if failed.refused { shared.config.refused_retry } else { pace.failed() };
+            let within = shared.tried(failed.nobody).unwrap_or(Duration::MAX);
+            let wait = if failed.refused { shared.config.refused_retry } else { pace.failed().min(within) };
             *stage = Stage::Waiting(now + wait);
         }
         (Step::Frame(up), Stage::Open { heard, .. }) => {

@@ -204,6 +204,7 @@ impl World {
                 GatewayEffect::Deliver(up) => gateway.take(up),
                 GatewayEffect::Here { .. } => gateway.events.push("here"),
                 GatewayEffect::Silent => gateway.events.push("silent"),
+                GatewayEffect::Refused { .. } => gateway.events.push("refused"),
                 GatewayEffect::Back => gateway.events.push("back"),
                 GatewayEffect::Lost { .. } => gateway.events.push("lost"),
                 GatewayEffect::Close { .. } => gateway.events.push("close"),
@@ -864,4 +865,71 @@ fn a_window_that_was_lost_comes_again_in_few_ways_there_and_back() {
     }
     assert!(taken.into_iter().eq(1..=config.window));
     assert!(again as u64 <= config.window + 64, "{again} sent again");
+}
+
+/// A gateway whose connection is cut, and how its tries to connect go from then on: each so many milliseconds after the one before.
+fn tried(tries: &[(u32, bool)]) -> World {
+    let mut w = World::new(&["a"]);
+    w.pass(20);
+    w.cut = true;
+    w.close(0);
+    for (later, is_refused) in tries {
+        w.pass(*later);
+        let now = w.now;
+        let effects = w.gateways[0].side.tried(*is_refused, now);
+        w.take_up(0, effects);
+    }
+    w
+}
+
+// contract: C-7, C-9, C-10
+#[test]
+fn a_worker_is_refused_once_connections_were_refused_for_long_enough_with_nothing_between() {
+    let is_refused = |tries: &[(u32, bool)]| tried(tries).gateways[0].events.contains(&"refused");
+    assert!(is_refused(&[(1, true), (1000, true)]));
+    assert!(is_refused(&[(1, true), (400, true), (400, true), (200, true)]));
+    assert!(!is_refused(&[(1, true), (999, true)]), "not for long enough");
+    assert!(!is_refused(&[(1200, true)]), "one alone is no row");
+    assert!(!is_refused(&[(1, true), (600, false), (600, true)]), "a try that came to nothing, or to a connection, is between");
+    assert!(!is_refused(&[(1, true), (1900, false), (2, true), (900, true)]), "a new row");
+    let mut world = tried(&[(1, true)]);
+    world.now = world.now.after(MS * 2001);
+    assert!(world.gateways[0].side.tried(true, world.now).is_empty(), "nobody looked in between");
+}
+
+// contract: C-9, C-10
+#[test]
+fn a_refused_worker_is_told_once_ends_nothing_and_is_back_when_it_is_heard() {
+    let mut w = tried(&[(1, true), (1000, true), (100, true), (100, true)]);
+    assert_eq!(w.gateways[0].events, ["here", "silent", "refused"]);
+    assert!(w.gateways[0].side.worker().is_some(), "its life is not over");
+    assert_eq!(w.gateways[0].side.try_within(w.now), None, "there is nothing more to be told");
+    w.cut = false;
+    w.open(0);
+    assert_eq!(w.gateways[0].events, ["here", "silent", "refused", "back"]);
+    w.pass(20);
+    w.cut = true;
+    w.close(0);
+    let _ = w.gateways[0].side.tried(true, w.now);
+    assert_eq!(w.gateways[0].side.try_within(w.now.after(MS * 300)), Some(MS * 700));
+    w.pass(1000);
+    let effects = w.gateways[0].side.tried(true, w.now);
+    w.take_up(0, effects);
+    assert_eq!(w.gateways[0].events[3..], ["back", "silent", "refused"], "a further row is told again");
+    w.pass(2000);
+    assert_eq!(w.gateways[0].events[6..], ["lost", "close"], "by its lease, and by nothing before");
+    assert!(w.gateways[0].side.tried(true, w.now).is_empty() && w.gateways[0].side.try_within(w.now).is_none());
+}
+
+#[test]
+fn with_no_time_to_be_refused_for_nothing_is_told() {
+    let mut side =
+        GatewaySide::new("a".into(), Incarnation(2), SessionConfig { refused_after: Duration::ZERO, ..SessionConfig::default() });
+    let mut worker = TestWorker::new(1, SessionConfig::default());
+    let (welcome, _) = worker.side.hello(&side.hello(Time(1)), Time(1)).expect("there is room");
+    let _ = side.welcome(&welcome, Time(1));
+    side.closed();
+    for s in 1..9 {
+        assert!(side.tried(true, Time(s * 500_000)).is_empty() && side.try_within(Time(s * 500_000)).is_none());
+    }
 }

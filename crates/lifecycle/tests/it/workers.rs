@@ -69,6 +69,29 @@ fn who_is_not_here_or_drains_gets_nothing_and_a_lost_device_is_the_last_choice()
     assert_eq!((workers.choose("m", loads(&busy)), workers.is_any_here(), workers.are_gone()), (None, false, false));
 }
 
+// contract: C-3 C-9
+#[test]
+fn who_is_refused_gets_nothing_and_is_not_over() {
+    let mut workers = here(2);
+    let worker = WorkerIndex(0);
+    assert!(!workers.refused(worker, Incarnation(7)), "another life");
+    assert!(workers.refused(worker, Incarnation(0)) && !workers.refused(worker, Incarnation(0)), "news once");
+    assert_eq!(workers.choose("m", loads(&[(0, 0), (9, 9)])), Some(WorkerIndex(1)));
+    workers.heard(worker, false);
+    assert_eq!(workers.get(worker).map(lifecycle::WorkerState::word), Some("refused"), "silence says less");
+    assert!(workers.is_current(worker, Incarnation(0)), "its words count when it is heard");
+    assert!(workers.lost(WorkerIndex(1), Incarnation(1)) && !workers.is_any_here() && !workers.are_gone());
+    workers.heard(worker, true);
+    assert_eq!(workers.choose("m", loads(&[])), Some(worker));
+    assert!(workers.refused(worker, Incarnation(0)));
+    assert_eq!(workers.here(worker, Incarnation(5), model("m"), name("w0")), Some(Incarnation(0)), "fenced by a newer one");
+    assert!(workers.refused(worker, Incarnation(5)) && workers.lost(worker, Incarnation(5)));
+    assert!(!workers.refused(worker, Incarnation(5)), "it is over");
+    let _ = workers.here(worker, Incarnation(6), model("m"), name("w0"));
+    assert!(workers.refused(worker, Incarnation(6)));
+    assert_eq!(workers.gone(worker), Some(Incarnation(6)));
+}
+
 // contract: C-3
 #[test]
 fn a_life_that_is_over_speaks_no_more_and_another_may_come() {

@@ -24,8 +24,9 @@ use crate::{StoreConfig, StoreError};
 
 /// Statements that a connection keeps prepared; there are about forty.
 const STATEMENTS: usize = 128;
-/// What is written right after the log was emptied: its first write waits for the disk, and shall not be a commit's.
-const FIRST_WRITE: &str = "UPDATE kvit_schema SET version = version";
+/// What is written right after the log was emptied: its first write waits for the disk, and shall not be a commit's. (SQLite would notice an
+/// UPDATE that changes nothing, and write nothing.)
+const FIRST_WRITE: &str = "UPDATE kvit_schema SET logs = logs + 1";
 
 /// The file, held.
 pub(crate) struct File {
@@ -97,6 +98,8 @@ pub(crate) async fn open(config: &StoreConfig, seal: &Seal) -> Result<(Db, File)
     let readers = pool(config.connections.max(1)).connect_lazy_with(options.pragma("query_only", "ON"));
     let db = Db::Sqlite { writer, readers };
     schema::migrate(&db, seal).await?;
+    // What a death left in the log; and the first commit finds a log that was begun.
+    carry_over(&db).await?;
     let log = Log { path: beside(&path, "-wal"), erased: AtomicBool::new(false), over: AtomicBool::new(false), end: Notify::new() };
     let log = Arc::new(log);
     tokio::spawn(look_after(db.clone(), log.clone(), config.clone()));

@@ -222,7 +222,7 @@ fn sqlite_does_what_the_model_does() {
 
 #[test]
 fn postgres_does_what_the_model_does() {
-    play(24, postgres);
+    play(8, postgres);
 }
 
 #[test]

@@ -30,8 +30,6 @@ const FIRST_WRITE: &str = "UPDATE kvit_schema SET logs = logs + 1";
 
 /// The file, held.
 pub(crate) struct File {
-    /// Unlocked when it is closed, by whatever ends this process.
-    _lock: OsFile,
     log: Arc<Log>,
 }
 
@@ -102,8 +100,8 @@ pub(crate) async fn open(config: &StoreConfig, seal: &Seal) -> Result<(Db, File)
     carry_over(&db).await?;
     let log = Log { path: beside(&path, "-wal"), erased: AtomicBool::new(false), over: AtomicBool::new(false), end: Notify::new() };
     let log = Arc::new(log);
-    tokio::spawn(look_after(db.clone(), log.clone(), config.clone()));
-    Ok((db, File { _lock: lock, log }))
+    tokio::spawn(look_after(db.clone(), lock, log.clone(), config.clone()));
+    Ok((db, File { log }))
 }
 
 /// The lock, and the file: readable by its owner only, which its log inherits.
@@ -127,8 +125,9 @@ fn lock(path: &Path) -> Result<OsFile, StoreError> {
     Ok(lock)
 }
 
-/// Carries the log over whenever it is long, or holds what was deleted; at the end, too.
-async fn look_after(db: Db, log: Arc<Log>, config: StoreConfig) {
+/// Carries the log over whenever it is long, or holds what was deleted; at the end, too. The lock is held until the last connection is closed;
+/// whatever else ends this process ends the lock.
+async fn look_after(db: Db, lock: OsFile, log: Arc<Log>, config: StoreConfig) {
     loop {
         let _ = tokio::time::timeout(config.checkpoint, log.end.notified()).await;
         let over = log.over.load(Ordering::SeqCst);
@@ -141,7 +140,8 @@ async fn look_after(db: Db, log: Arc<Log>, config: StoreConfig) {
             }
         }
         if over {
-            return db.close(Duration::from_secs(1)).await;
+            db.close(Duration::from_secs(1)).await;
+            return drop(lock);
         }
     }
 }

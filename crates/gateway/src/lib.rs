@@ -36,7 +36,7 @@ use observe::Journal;
 use tokio::sync::mpsc;
 
 pub use config::GatewayConfig;
-pub use wire::{Identity, WireConfig, drain, link};
+pub use wire::{Connecting, Identity, Network, System, WireConfig, drain, link, link_over};
 
 /// The worker's side of the link is closed: it takes no message any more.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]

@@ -11,6 +11,7 @@
 // contract: C-3, C-9, C-10
 
 mod core;
+mod network;
 mod open;
 mod task;
 
@@ -26,7 +27,9 @@ use protocol::worker_v1 as wire;
 use tokio::sync::mpsc;
 
 use self::core::Shared;
-use crate::{GatewayError, Link, LinkClosed};
+use crate::{GatewayError, Link, LinkClosed, LinkEvent, SendDown};
+
+pub use network::{Connecting, Network, System};
 
 /// What a gateway is called at its workers.
 #[derive(Clone, Debug)]
@@ -85,12 +88,27 @@ impl Default for WireConfig {
 /// # Errors
 /// No worker can be at that address.
 pub fn link(address: &str, who: &Identity, clock: Clock, config: WireConfig) -> Result<Link, GatewayError> {
+    let (send, heard) = link_over(System, address, who, clock, config)?;
+    Ok(Link::new(address.into(), send, heard))
+}
+
+/// The two ends of a link over any network, as [`Link::new`] takes them: what sends down, and what is heard.
+///
+/// # Errors
+/// As [`link`].
+pub fn link_over(
+    network: impl Network,
+    address: &str,
+    who: &Identity,
+    clock: Clock,
+    config: WireConfig,
+) -> Result<(SendDown, mpsc::Receiver<LinkEvent>), GatewayError> {
     let endpoint = open::endpoint(address, &config)?;
     let (events, heard) = mpsc::channel(config.events_max.max(1));
-    let shared = Arc::new(Shared::new(address.into(), endpoint, who, clock, config));
+    let shared = Arc::new(Shared::new(address.into(), (endpoint, Box::new(network)), who, clock, config));
     tokio::spawn(task::run(shared.clone(), events));
     let send = Box::new(move |message: lifecycle::message::From<_>| if shared.send(message.message) { Ok(()) } else { Err(LinkClosed) });
-    Ok(Link::new(address.into(), send, heard))
+    Ok((send, heard))
 }
 
 /// Tells the worker at `address` to stop within `limit`, and waits until its last attempt is released.

@@ -78,7 +78,7 @@ pub(super) fn client(channel: Channel, bytes_max: u64) -> WorkerClient<Channel> 
 
 /// Makes a connection and opens a session on it.
 pub(super) async fn open(shared: Arc<Shared>) -> Result<Connection, Failed> {
-    let channel = shared.endpoint.connect().await.map_err(|e| Failed::new(causes(&e)))?;
+    let channel = shared.network.connect(&shared.endpoint).await.map_err(|e| Failed::new(causes(&e)))?;
     let (out, frames) = mpsc::channel(shared.config.frames_max.max(1));
     // Numbered when there is a connection that it can go out on, so that the newest number is the newest connection's.
     let hello = wire::Down::from(&Opening { versions: VERSIONS.to_vec(), hello: shared.hello() });

@@ -14,7 +14,7 @@ use tokio::sync::mpsc;
 use tokio::time::Instant;
 use tonic::Streaming;
 
-use super::WireConfig;
+use super::{Network, WireConfig};
 use super::core::Shared;
 use super::open::{Connection, Failed, open};
 use crate::LinkEvent;
@@ -90,7 +90,7 @@ pub(super) async fn run(shared: Arc<Shared>, events: mpsc::Sender<LinkEvent>) {
         };
         if close && matches!(stage, Stage::Open { .. }) {
             shared.closed();
-            stage = Stage::Waiting(Instant::now() + pace.failed());
+            stage = Stage::Waiting(Instant::now() + pace.failed(&*shared.network));
         }
     }
 }
@@ -109,7 +109,7 @@ fn advance(shared: &Arc<Shared>, stage: &mut Stage, pace: &mut Pace, step: Step)
         }
         (Step::Failed(failed), _) => {
             pace.say(shared, &failed);
-            let wait = if failed.refused { shared.config.refused_retry } else { pace.failed() };
+            let wait = if failed.refused { shared.config.refused_retry } else { pace.failed(&*shared.network) };
             *stage = Stage::Waiting(now + wait);
         }
         (Step::Frame(up), Stage::Open { heard, .. }) => {
@@ -125,7 +125,7 @@ fn advance(shared: &Arc<Shared>, stage: &mut Stage, pace: &mut Pace, step: Step)
             tracing::info!(address = %shared.address, why, "session closed");
             shared.closed();
             // At once, if this one was of use: its attempts wait.
-            let wait = if now.duration_since(*since) >= useful(&shared.config.session) { pace.lost() } else { pace.failed() };
+            let wait = if now.duration_since(*since) >= useful(&shared.config.session) { pace.lost() } else { pace.failed(&*shared.network) };
             *stage = Stage::Waiting(now + wait);
         }
         (Step::Frame(_) | Step::Over(_), _) => {}
@@ -151,11 +151,11 @@ impl Pace {
         Duration::ZERO
     }
 
-    fn failed(&mut self) -> Duration {
+    fn failed(&mut self, network: &dyn Network) -> Duration {
         let longest = self.config.retry.saturating_mul(1 << self.failures.min(16)).min(self.config.retry_max);
         self.failures = self.failures.saturating_add(1);
         // Half of it by chance, so that a hundred gateways do not come at once.
-        longest.mul_f64(0.5 + 0.5 * chance())
+        longest.mul_f64(0.5 + 0.5 * network.chance())
     }
 
     /// Says a reason once, until it changes.
@@ -170,9 +170,4 @@ impl Pace {
             self.said = Some(failed.why.clone());
         }
     }
-}
-
-/// From 0 to 1. Without chance in the system, always the middle.
-fn chance() -> f64 {
-    getrandom::u32().map_or(0.5, |n| f64::from(n) / f64::from(u32::MAX))
 }

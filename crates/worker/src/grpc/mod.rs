@@ -22,6 +22,7 @@ use tonic::transport::Server;
 
 use crate::door::Door;
 use incoming::Incoming;
+pub use incoming::Listener;
 use service::Service;
 
 /// The limits of a worker's gRPC server.
@@ -77,7 +78,7 @@ pub enum ServeError {
 /// The socket fails.
 pub async fn serve(
     door: Door,
-    listener: tokio::net::TcpListener,
+    listener: impl Listener,
     config: GrpcConfig,
     session: SessionConfig,
     model: ModelInfo,

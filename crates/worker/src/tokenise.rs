@@ -28,13 +28,7 @@ pub(crate) fn queue() -> (Jobs, Receiver<Job>) {
     (Jobs(send), receive)
 }
 
-pub(crate) fn start(
-    threads: usize,
-    text: Arc<Text>,
-    context: u32,
-    receive: Receiver<Job>,
-    mailbox: Sender<Mail>,
-) -> std::io::Result<()> {
+pub(crate) fn start(threads: usize, text: Arc<Text>, context: u32, receive: Receiver<Job>, mailbox: Sender<Mail>) -> std::io::Result<()> {
     let receive = Arc::new(Mutex::new(receive));
     for i in 0..threads {
         let (text, mailbox, receive) = (text.clone(), mailbox.clone(), receive.clone());

@@ -47,7 +47,8 @@ pub struct WireConfig {
     pub session: SessionConfig,
     /// How long a connection may take to come about. Default 2 s.
     pub connect_timeout: Duration,
-    /// How long the worker may take to answer a hello. Default 5 s.
+    /// How long the worker may take to answer a hello, and a mute connection a ping; a hello that goes on with runs has at most a quarter of
+    /// the lease. Default 5 s.
     pub hello_timeout: Duration,
     /// First wait before a connection is tried again; doubles up to `retry_max`, each with a jitter of half. Default 20 ms.
     pub retry: Duration,
@@ -55,7 +56,8 @@ pub struct WireConfig {
     pub retry_max: Duration,
     /// Wait before a worker that speaks no common version is tried again. Default 10 s.
     pub refused_retry: Duration,
-    /// How long a connection may carry nothing before another one is made: what was cut off without a word comes back by that. Default 1 s.
+    /// How long a connection may carry nothing, either way, before another one is made: what was cut off without a word comes back by that.
+    /// Default 1 s.
     pub quiet_max: Duration,
     /// Frames that wait for the connection; what is more is dropped, and comes again. Default 1024.
     pub frames_max: usize,
@@ -103,7 +105,7 @@ pub fn link_over(
     clock: Clock,
     config: WireConfig,
 ) -> Result<(SendDown, mpsc::Receiver<LinkEvent>), GatewayError> {
-    let endpoint = open::endpoint(address, &config)?;
+    let endpoint = open::lasting(open::endpoint(address, &config)?, &config);
     let (events, heard) = mpsc::channel(config.events_max.max(1));
     let shared = Arc::new(Shared::new(address.into(), (endpoint, Box::new(network)), who, clock, config));
     tokio::spawn(task::run(shared.clone(), events));

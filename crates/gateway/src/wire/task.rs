@@ -14,9 +14,9 @@ use tokio::sync::mpsc;
 use tokio::time::Instant;
 use tonic::Streaming;
 
-use super::{Network, WireConfig};
 use super::core::Shared;
 use super::open::{Connection, Failed, open};
+use super::{Network, WireConfig};
 use crate::LinkEvent;
 
 /// The timers of the runtime do not count while the machine sleeps; the session's clock does.
@@ -61,7 +61,7 @@ impl Stage {
                 Ok(Ok(Some(up))) => Step::Frame(up),
                 Ok(Ok(None)) => Step::Over("the worker has ended the stream".into()),
                 Ok(Err(status)) => Step::Over(status.message().to_owned()),
-                Err(_) => Step::Over("nothing came for too long".into()),
+                Err(_) => Step::Over("nothing came for too long, or nothing of what was said here".into()),
             },
         }
     }
@@ -79,14 +79,16 @@ pub(super) async fn run(shared: Arc<Shared>, events: mpsc::Sender<LinkEvent>) {
         }
         let due = shared.until_due().unwrap_or(LOOK_AGAIN).min(LOOK_AGAIN);
         let close = tokio::select! {
+            // The same again is the same again. However busy the connection is, time passes and events go out between two frames.
+            biased;
             () = events.closed() => return shared.end(),
-            () = shared.wake.notified() => shared.tick(),
-            () = tokio::time::sleep(due) => shared.tick(),
             step = stage.next(shared.config.quiet_max) => {
                 let close = advance(&shared, &mut stage, &mut pace, step);
                 // The connection may be busy; its time passes all the same.
                 shared.tick() | close
             }
+            () = shared.wake.notified() => shared.tick(),
+            () = tokio::time::sleep(due) => shared.tick(),
         };
         if close && matches!(stage, Stage::Open { .. }) {
             shared.closed();
@@ -113,9 +115,15 @@ fn advance(shared: &Arc<Shared>, stage: &mut Stage, pace: &mut Pace, step: Step)
             *stage = Stage::Waiting(now + wait);
         }
         (Step::Frame(up), Stage::Open { heard, .. }) => {
-            *heard = now;
             match FromWorker::try_from(up) {
-                Ok(FromWorker::Frame(frame)) => return shared.hear(frame),
+                Ok(FromWorker::Frame(frame)) => {
+                    // A worker that speaks and has not heard us for long shows that this connection does not carry what we say. Its lease for
+                    // us runs, so another connection cannot wait until the worker closes this one.
+                    if frame.echo.is_none_or(|echo| echo.held < shared.config.quiet_max) {
+                        *heard = now;
+                    }
+                    return shared.hear(frame);
+                }
                 Ok(FromWorker::Welcome(_)) => tracing::warn!(address = %shared.address, "a second welcome; the session is closed"),
                 Err(error) => tracing::warn!(address = %shared.address, %error, "a frame that is none; the session is closed"),
             }
@@ -125,7 +133,8 @@ fn advance(shared: &Arc<Shared>, stage: &mut Stage, pace: &mut Pace, step: Step)
             tracing::info!(address = %shared.address, why, "session closed");
             shared.closed();
             // At once, if this one was of use: its attempts wait.
-            let wait = if now.duration_since(*since) >= useful(&shared.config.session) { pace.lost() } else { pace.failed(&*shared.network) };
+            let wait =
+                if now.duration_since(*since) >= useful(&shared.config.session) { pace.lost() } else { pace.failed(&*shared.network) };
             *stage = Stage::Waiting(now + wait);
         }
         (Step::Frame(_) | Step::Over(_), _) => {}

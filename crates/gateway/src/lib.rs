@@ -39,7 +39,7 @@ use tokio::sync::mpsc;
 
 pub use config::{GatewayConfig, KeepConfig};
 pub use keys::{KEYS_MAX, Key, Keys, SECRET_MAX_LEN, SECRET_MIN_LEN, SecretDigest};
-pub use wire::{Identity, WireConfig, drain, link};
+pub use wire::{Connecting, Identity, Network, System, WireConfig, drain, link, link_over};
 
 /// The worker's side of the link is closed: it takes no message any more.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]

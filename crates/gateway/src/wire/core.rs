@@ -20,7 +20,7 @@ use tokio::sync::{Notify, mpsc};
 use tonic::transport::{Channel, Endpoint};
 
 use super::open::Connection;
-use super::{Identity, WireConfig};
+use super::{Identity, Network, WireConfig};
 use crate::{Here, LinkEvent};
 
 /// Bytes of a submit beside what a caller can make long.
@@ -30,6 +30,7 @@ const SUBMIT_ROOM: u64 = 8 << 10;
 pub(super) struct Shared {
     pub address: Arc<str>,
     pub endpoint: Endpoint,
+    pub network: Box<dyn Network>,
     pub config: WireConfig,
     /// There is an event, or something is due earlier than before.
     pub wake: Notify,
@@ -57,11 +58,17 @@ struct Line {
 }
 
 impl Shared {
-    pub(super) fn new(address: Arc<str>, endpoint: Endpoint, who: &Identity, clock: Clock, config: WireConfig) -> Shared {
+    pub(super) fn new(
+        address: Arc<str>,
+        (endpoint, network): (Endpoint, Box<dyn Network>),
+        who: &Identity,
+        clock: Clock,
+        config: WireConfig,
+    ) -> Shared {
         let side = GatewaySide::new(who.name.clone(), who.incarnation, config.session);
         let core = Core { side, line: None, model: None, events: VecDeque::new(), over: false, told_clock: None };
         let (me, runtime, wake) = (who.incarnation, Handle::current(), Notify::new());
-        Shared { address, endpoint, config, wake, me, clock, runtime, core: Mutex::new(core) }
+        Shared { address, endpoint, network, config, wake, me, clock, runtime, core: Mutex::new(core) }
     }
 
     /// Every change of the core is complete before anything that may panic.

@@ -4,6 +4,7 @@
 
 use std::error::Error as _;
 use std::sync::Arc;
+use std::time::Duration;
 
 use lifecycle::message::Down;
 use lifecycle::session::Frame;
@@ -17,6 +18,9 @@ use tonic::{Code, Status, Streaming};
 use super::WireConfig;
 use super::core::Shared;
 use crate::GatewayError;
+
+/// So many hellos in a row may stay unanswered within a lease.
+const HELLOS_A_LEASE: u32 = 4;
 
 /// A connection that was welcomed.
 pub(super) struct Connection {
@@ -85,6 +89,13 @@ pub(super) fn endpoint(address: &str, config: &WireConfig) -> Result<Endpoint, G
     Ok(endpoint.connect_timeout(config.connect_timeout).tcp_nodelay(true))
 }
 
+/// The same, of connections on which there is always something to hear: one that is mute is over, even if what was written to it cannot
+/// go out and nobody holds it any more. Otherwise it would stay for as long as the kernel tries.
+pub(super) fn lasting(endpoint: Endpoint, config: &WireConfig) -> Endpoint {
+    let limit = config.hello_timeout;
+    endpoint.http2_keep_alive_interval(limit).keep_alive_timeout(limit).keep_alive_while_idle(true)
+}
+
 /// A client that takes answers of so many bytes. Without a word it would take 4 MiB.
 pub(super) fn client(channel: Channel, bytes_max: u64) -> WorkerClient<Channel> {
     WorkerClient::new(channel).max_decoding_message_size(usize::try_from(bytes_max).unwrap_or(usize::MAX))
@@ -93,18 +104,20 @@ pub(super) fn client(channel: Channel, bytes_max: u64) -> WorkerClient<Channel> 
 /// Makes a connection and opens a session on it.
 pub(super) async fn open(shared: Arc<Shared>) -> Result<Connection, Failed> {
     let no_channel = |e| Failed { nobody: is_refusal(&e), ..Failed::new(causes(&e)) };
-    let channel = shared.endpoint.connect().await.map_err(no_channel)?;
+    let channel = shared.network.connect(&shared.endpoint).await.map_err(no_channel)?;
     let (out, frames) = mpsc::channel(shared.config.frames_max.max(1));
     // Numbered when there is a connection that it can go out on, so that the newest number is the newest connection's.
-    let hello = wire::Down::from(&Opening { versions: VERSIONS.to_vec(), hello: shared.hello() });
+    let hello = shared.hello();
+    let limit = hello_limit(&shared.config, hello.resume.is_some());
+    let hello = wire::Down::from(&Opening { versions: VERSIONS.to_vec(), hello });
     let mut session = client(channel.clone(), limits::FRAME_BYTES_MAX.default);
     let welcomed = async {
         let mut up = session.session(Frames { hello: Some(hello), frames }).await.map_err(|s| Failed::status(&s))?.into_inner();
         let first = up.message().await.map_err(|s| Failed::status(&s))?;
         Ok::<_, Failed>((first, up))
     };
-    let welcomed = tokio::time::timeout(shared.config.hello_timeout, welcomed).await;
-    let (first, frames) = welcomed.map_err(|_| Failed::new("no welcome in time (hello_timeout_ms)"))??;
+    let welcomed = tokio::time::timeout(limit, welcomed).await;
+    let (first, frames) = welcomed.map_err(|_| Failed::new("no welcome in time (hello_timeout_ms, or a quarter of the lease)"))??;
     let first = first.ok_or_else(|| Failed::new("the stream ended before a welcome"))?;
     let opened = match FromWorker::try_from(first) {
         Ok(FromWorker::Welcome(opened)) => opened,
@@ -114,6 +127,12 @@ pub(super) async fn open(shared: Arc<Shared>) -> Result<Connection, Failed> {
     version::confirm(VERSIONS, opened.version).map_err(|e| Failed { refused: true, ..Failed::new(e.to_string()) })?;
     let client = client(channel, limits::SNAPSHOT_BYTES_MAX.default);
     Ok(Connection { opened, frames, out, client })
+}
+
+/// How long a welcome may take. While runs wait for it their lease runs: a connection that turns out to be dead must leave time for others.
+fn hello_limit(config: &WireConfig, resumes: bool) -> Duration {
+    let short = config.quiet_max.max(config.session.lease / HELLOS_A_LEASE);
+    if resumes { config.hello_timeout.min(short) } else { config.hello_timeout }
 }
 
 /// What goes down a stream: the hello, then frames.

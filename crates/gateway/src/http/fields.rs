@@ -5,11 +5,13 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use lifecycle::OnDisconnect;
 use lifecycle::message::ModelInfo;
 use lifecycle::params::{ParamError, Params, STOPS_MAX};
 use serde_json::{Map, Value};
 
 use super::error::ApiError;
+use super::leaving;
 
 /// Most entries of `logit_bias`.
 pub(crate) const LOGIT_BIAS_MAX: usize = 1024;
@@ -136,6 +138,7 @@ pub(crate) struct Common {
     pub(crate) stream: bool,
     pub(crate) include_usage: bool,
     pub(crate) timeout: Option<Duration>,
+    pub(crate) on_disconnect: Option<OnDisconnect>,
 }
 
 /// Takes the model's name and checks it: absent or empty means the one model there is. While no worker was met, nobody knows which models
@@ -182,7 +185,7 @@ pub(crate) fn common(fields: &mut Fields, logprobs: Option<u8>) -> Result<Common
     check(&params, if newer.is_some() { "max_completion_tokens" } else { "max_tokens" })?;
     let stream = fields.bool("stream")?.unwrap_or(false);
     let include_usage = stream_options(fields, stream)?;
-    Ok(Common { params, stream, include_usage, timeout: timeout(fields)? })
+    Ok(Common { params, stream, include_usage, timeout: timeout(fields)?, on_disconnect: on_disconnect(fields)? })
 }
 
 /// Takes what every endpoint calls the same: how tokens are chosen, what stops them, and kvit's extensions.
@@ -212,6 +215,11 @@ pub(crate) fn check(params: &Params, cap: &str) -> Result<(), ApiError> {
 pub(crate) fn timeout(fields: &mut Fields) -> Result<Option<Duration>, ApiError> {
     let timeout = fields.typed("timeout_ms", "a whole number of milliseconds above 0", |v| v.as_u64().filter(|ms| *ms > 0))?;
     Ok(timeout.map(Duration::from_millis))
+}
+
+/// What the body says a disconnect means.
+pub(crate) fn on_disconnect(fields: &mut Fields) -> Result<Option<OnDisconnect>, ApiError> {
+    fields.text(leaving::FIELD)?.map(|text| leaving::parse(&text, leaving::FIELD)).transpose()
 }
 
 fn sampling(fields: &mut Fields, params: &mut Params) -> Result<(), ApiError> {

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::body::Body;
-use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
+use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use lifecycle::message::{ChatMessage, Prompt};
 use lifecycle::{OnDisconnect, OutcomeKind, RunId, Said, Tenant};
@@ -30,15 +30,11 @@ use crate::feed::{Item, Reader};
 use crate::http::error::ApiError;
 use crate::http::fields::{self, Fields};
 use crate::http::generate::{JOINED, closed, first, joining, read, sse, timeout};
+use crate::http::leaving::{self, Route};
 use crate::http::stream::Whole;
 use crate::http::{name, ok, serving};
 use crate::keeping::now_ms;
 use crate::keys::Caller;
-
-/// What a caller's leaving means, in a header.
-const ON_DISCONNECT: HeaderName = HeaderName::from_static("x-on-disconnect");
-/// Longest grace; a longer one counts as this. Default 1 min: a caller that is away for longer has left.
-const GRACE_MAX: Duration = Duration::from_secs(60);
 
 /// What is asked for, and by whom.
 pub(super) struct Asking {
@@ -59,10 +55,10 @@ pub(super) async fn create(asking: Asking, body: Body) -> Result<Response, ApiEr
     let mut fields = Fields::parse(&body)?;
     let model = fields::model(&mut fields, &asking.calls.models())?;
     let request = parse(fields, retention(&asking.calls))?;
-    let on_disconnect = policy(&request, &asking.headers)?;
-    let prompt = prompt(&asking.calls, &asking.caller.tenant, &request.asked).await?;
     let joining = joining(DOOR, &asking.headers, &body)?;
+    let on_disconnect = policy(&asking, &request, joining.is_some())?;
     drop(body);
+    let prompt = prompt(&asking.calls, &asking.caller.tenant, &request.asked).await?;
     let expires = request.asked.expires_at.map(|at| Duration::from_secs(at.abs_diff(request.asked.created_at)));
     let order = Order {
         caller: asking.caller.clone(),
@@ -109,28 +105,17 @@ fn retention(calls: &Calls) -> Retention {
     Retention { now: now_ms().div_euclid(1000), usual, max: seconds(config.retention_max) }
 }
 
-/// What the caller's leaving means: the body's word before the header's.
+/// What the caller's leaving means. What is not kept does not go on, for nobody could fetch it.
 // contract: C-25
-fn policy(request: &Request, headers: &HeaderMap) -> Result<OnDisconnect, ApiError> {
-    if request.asked.background {
-        return Ok(OnDisconnect::Continue);
+fn policy(asking: &Asking, request: &Request, is_keyed: bool) -> Result<OnDisconnect, ApiError> {
+    let stated = leaving::stated(&asking.headers, request.on_disconnect)?;
+    match asking.calls.config.policy(Route::Responses, stated, is_keyed) {
+        OnDisconnect::Continue if !request.asked.store && stated.is_some() => {
+            Err(ApiError::field(leaving::FIELD, "may be continue only with store: true: nobody could fetch what is not kept"))
+        }
+        OnDisconnect::Continue if !request.asked.store => Ok(OnDisconnect::Cancel),
+        policy => Ok(policy),
     }
-    let policy = match request.on_disconnect {
-        Some(policy) => policy,
-        None => in_header(headers)?.unwrap_or_default(),
-    };
-    if policy == OnDisconnect::Continue && !request.asked.store {
-        return Err(ApiError::field("on_disconnect", "may be continue only with store: true: nobody could fetch what is not kept"));
-    }
-    Ok(policy.within(GRACE_MAX))
-}
-
-/// The header's word, if there is one.
-fn in_header(headers: &HeaderMap) -> Result<Option<OnDisconnect>, ApiError> {
-    let Some(value) = headers.get(ON_DISCONNECT) else { return Ok(None) };
-    let bad = |why: &str| ApiError::field("X-On-Disconnect", why);
-    let text = value.to_str().map_err(|_| bad("must be visible ASCII"))?;
-    text.trim().parse().map(Some).map_err(|e: lifecycle::policy::NoPolicy| bad(&e.to_string()))
 }
 
 /// A response that its caller waits for or reads.

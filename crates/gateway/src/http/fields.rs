@@ -217,7 +217,7 @@ pub(crate) fn timeout(fields: &mut Fields) -> Result<Option<Duration>, ApiError>
     Ok(timeout.map(Duration::from_millis))
 }
 
-/// What a disconnect means, in the body.
+/// What the body says a disconnect means.
 pub(crate) fn on_disconnect(fields: &mut Fields) -> Result<Option<OnDisconnect>, ApiError> {
     fields.text(leaving::FIELD)?.map(|text| leaving::parse(&text, leaving::FIELD)).transpose()
 }

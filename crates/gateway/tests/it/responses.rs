@@ -284,6 +284,7 @@ async fn a_policy_that_cannot_be_kept_is_refused() {
         (asked("X-On-Disconnect: continue\r\n", &json!({"store": false})), "on_disconnect"),
         (asked("X-On-Disconnect: stay\r\n", &json!({})), "X-On-Disconnect"),
         (asked("", &json!({"background": true, "on_disconnect": "grace(5)"})), "on_disconnect"),
+        (asked("X-On-Disconnect: cancel\r\n", &json!({"background": true})), "on_disconnect"),
         (asked("", &json!({"background": true, "store": false})), "background"),
     ];
     for (text, name) in table {

@@ -30,7 +30,7 @@ use crate::feed::{Item, Reader};
 use crate::http::error::ApiError;
 use crate::http::fields::{self, Fields};
 use crate::http::generate::{JOINED, closed, first, joining, read, sse, timeout};
-use crate::http::leaving::{Route, stated};
+use crate::http::leaving::{self, Route};
 use crate::http::stream::Whole;
 use crate::http::{name, ok, serving};
 use crate::keeping::now_ms;
@@ -55,10 +55,10 @@ pub(super) async fn create(asking: Asking, body: Body) -> Result<Response, ApiEr
     let mut fields = Fields::parse(&body)?;
     let model = fields::model(&mut fields, &asking.calls.models())?;
     let request = parse(fields, retention(&asking.calls))?;
-    let prompt = prompt(&asking.calls, &asking.caller.tenant, &request.asked).await?;
     let joining = joining(DOOR, &asking.headers, &body)?;
-    let on_disconnect = policy(&request, &asking, joining.is_some())?;
+    let on_disconnect = policy(&asking, &request, joining.is_some())?;
     drop(body);
+    let prompt = prompt(&asking.calls, &asking.caller.tenant, &request.asked).await?;
     let expires = request.asked.expires_at.map(|at| Duration::from_secs(at.abs_diff(request.asked.created_at)));
     let order = Order {
         caller: asking.caller.clone(),
@@ -105,20 +105,15 @@ fn retention(calls: &Calls) -> Retention {
     Retention { now: now_ms().div_euclid(1000), usual, max: seconds(config.retention_max) }
 }
 
-/// What the caller's leaving means.
+/// What the caller's leaving means. What is not kept does not go on, for nobody could fetch it.
 // contract: C-25
-fn policy(request: &Request, asking: &Asking, is_keyed: bool) -> Result<OnDisconnect, ApiError> {
-    if request.asked.background {
-        return Ok(OnDisconnect::Continue);
-    }
-    let stated = stated(&asking.headers, request.on_disconnect)?;
+fn policy(asking: &Asking, request: &Request, is_keyed: bool) -> Result<OnDisconnect, ApiError> {
+    let stated = leaving::stated(&asking.headers, request.on_disconnect)?;
     match asking.calls.config.policy(Route::Responses, stated, is_keyed) {
-        OnDisconnect::Continue if request.asked.store => Ok(OnDisconnect::Continue),
-        OnDisconnect::Continue if stated.is_some() => {
-            Err(ApiError::field("on_disconnect", "may be continue only with store: true: nobody could fetch what is not kept"))
+        OnDisconnect::Continue if !request.asked.store && stated.is_some() => {
+            Err(ApiError::field(leaving::FIELD, "may be continue only with store: true: nobody could fetch what is not kept"))
         }
-        // The operator's word for the route, where the caller wants nothing kept.
-        OnDisconnect::Continue => Ok(OnDisconnect::Cancel),
+        OnDisconnect::Continue if !request.asked.store => Ok(OnDisconnect::Cancel),
         policy => Ok(policy),
     }
 }

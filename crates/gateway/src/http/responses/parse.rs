@@ -174,13 +174,15 @@ pub(super) fn no_obfuscation(wanted: Option<bool>, name: &str) -> Result<(), Api
     }
 }
 
+/// What the body says a disconnect means; `background` says so, too.
+// contract: C-25
 fn on_disconnect(fields: &mut Fields, background: bool) -> Result<Option<OnDisconnect>, ApiError> {
-    let Some(text) = fields.text("on_disconnect")? else { return Ok(None) };
-    let policy: OnDisconnect = text.parse().map_err(|e| ApiError::field("on_disconnect", e))?;
-    if background && policy != OnDisconnect::Continue {
-        return Err(ApiError::field("on_disconnect", "must be continue with background: true: that is what it means"));
+    match fields::on_disconnect(fields)? {
+        Some(policy) if background && policy != OnDisconnect::Continue => {
+            Err(ApiError::field("on_disconnect", "must be continue with background: true: that is what it means"))
+        }
+        policy => Ok(policy.or(background.then_some(OnDisconnect::Continue))),
     }
-    Ok(Some(policy))
 }
 
 /// When the response is to be deleted, in seconds of the calendar.

@@ -125,7 +125,8 @@ fn a_background_response_is_kept_and_goes_on() {
     assert_eq!(refusal(&body(json!({"store": false}))).0, "background");
     assert_eq!(refusal(&body(json!({"on_disconnect": "cancel"}))).0, "on_disconnect");
     assert_eq!(read(&body(json!({"on_disconnect": "continue"}))).expect("is taken").on_disconnect, Some(OnDisconnect::Continue));
-    assert!(read(&body(json!({"stream": true}))).expect("is taken").asked.background);
+    let Request { asked, on_disconnect, .. } = read(&body(json!({"stream": true}))).expect("is taken");
+    assert_eq!((asked.background, on_disconnect), (true, Some(OnDisconnect::Continue)));
     assert_eq!(read(&body(json!({"expires_in_s": 60}))).expect("is taken").asked.expires_at, Some(NOW_S + 60));
     assert_eq!(read(&body(json!({"expires_at": NOW_S + 60}))).expect("is taken").asked.expires_at, Some(NOW_S + 60));
     assert_eq!(refusal(&body(json!({"expires_at": NOW_S + 60, "expires_in_s": 60}))).0, "expires_in_s");

@@ -24,6 +24,19 @@ fn a_long_file_and_a_missing_header_are_noticed_and_tests_do_not_count() {
 }
 
 #[test]
+fn a_python_worker_that_grows_is_noticed() {
+    let path = "examples/python-worker/worker.py";
+    let grown = |line: &str, times: usize| example::check(&with(path, &line.repeat(times))).len();
+    assert_eq!((grown("x = 1\n", 232), grown("x = 1\n", 233)), (0, 1));
+    assert_eq!(grown("    # why\n\n", 1000), 0, "comments and blank lines are none");
+    assert_eq!(grown(&format!("x = {}\n", "1".repeat(107)), 2), 2, "and it does not grow sideways");
+    assert_eq!(example::check(&with("README.md", "")).len(), 1, "it is there");
+    let mut two = with(path, "x = 1\n");
+    two.files.extend(with("examples/python-worker/more.py", "y = 1\n").files);
+    assert_eq!(example::check(&two).len(), 1, "and nothing of it is elsewhere");
+}
+
+#[test]
 fn unsafe_stands_in_kernels_only() {
     let text = "//! x\nunsafe { f() }\n";
     assert_eq!(shape::check(&with("crates/kv/src/a.rs", text)).len(), 1);

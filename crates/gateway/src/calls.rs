@@ -20,6 +20,7 @@ use crate::config::GatewayConfig;
 use crate::conn::ConnState;
 use crate::feed::Item;
 use crate::joining::{JoinKey, Joining};
+use crate::keeping::{Keeper, Log};
 use crate::records::Kept;
 use crate::seats::{SeatId, Seats};
 use crate::{LinkClosed, SendDown};
@@ -34,6 +35,8 @@ pub(crate) struct Entry {
     pub(crate) kept: Kept,
     /// Its place among those that wait for a worker.
     pub(crate) order: u64,
+    /// Its events' numbers, and what of them goes to the store.
+    pub(crate) log: Log,
     /// Who reads the answer.
     pub(crate) seats: Seats,
     /// Connections of readers that had no room for a piece; to be closed.
@@ -103,6 +106,8 @@ pub(crate) struct Calls {
     /// In the order of the table's workers.
     pub(crate) links: Vec<LinkEnd>,
     table: Mutex<Table>,
+    /// Where runs are kept; `None` if they end with the process.
+    pub(crate) keeper: Option<Arc<Keeper>>,
     /// Wakes the cancel driver.
     pub(crate) wake: Notify,
     /// Runs in the table.
@@ -121,6 +126,7 @@ impl Calls {
             incarnation,
             links,
             table: Mutex::new(Table { workers, ..Table::default() }),
+            keeper: None,
             wake: Notify::new(),
             live: watch::Sender::new(0),
             draining: AtomicBool::new(false),
@@ -180,10 +186,11 @@ impl Calls {
         Some(result)
     }
 
-    fn sweep_one(&self, table: &mut Table, key: &RunKey) {
+    pub(crate) fn sweep_one(&self, table: &mut Table, key: &RunKey) {
         if table.entries.get(key).is_some_and(|e| e.dispatch.call().is_settled()) {
             if let Some(entry) = table.entries.remove(key) {
                 table.forget(&entry);
+                self.keep_record(&entry);
             }
             self.live.send_replace(table.entries.len());
         }
@@ -199,7 +206,10 @@ impl Calls {
     /// Lets go of every run that has settled.
     pub(crate) fn sweep(&self, table: &mut Table) {
         let settled: Vec<Entry> = table.entries.extract_if(|_, e| e.dispatch.call().is_settled()).map(|(_, e)| e).collect();
-        settled.iter().for_each(|entry| table.forget(entry));
+        for entry in &settled {
+            table.forget(entry);
+            self.keep_record(entry);
+        }
         self.live.send_replace(table.entries.len());
     }
 
@@ -223,23 +233,29 @@ impl Calls {
                 self.wake.notify_one();
             }
             DispatchEffect::Journal { attempt, event } => {
+                if matches!(event, Event::Dispatched { .. }) {
+                    self.keep_begin(entry);
+                }
                 log(entry, &event);
                 self.journal.record(Some(&entry.key), attempt, event);
             }
-            // field: F-80
-            DispatchEffect::Tell(Said::Delta(delta)) => {
-                for (seat, conn) in entry.seats.push(delta, self.now()) {
-                    self.leave(entry, seat, Cause::ClientStalled);
-                    entry.stalled.push(conn);
-                }
-            }
-            DispatchEffect::Tell(item) => entry.seats.send(&item, self.now()),
+            DispatchEffect::Tell(said) => self.say(entry, said),
             DispatchEffect::Dismiss { outcome, usage } => entry.seats.dismiss(&Item::End { outcome, usage }),
             // Whoever told it of the lost worker looks for another.
             DispatchEffect::Wait => {
                 tracing::info!(run = %entry.key.run, "its worker is lost or stops, and nothing was delivered; waits for another")
             }
             DispatchEffect::Settle => entry.seats.close(),
+        }
+    }
+
+    /// Tells every reader.
+    // field: F-80
+    pub(crate) fn tell(&self, entry: &mut Entry, said: Said) {
+        let Said::Delta(delta) = said else { return entry.seats.send(&said, self.now()) };
+        for (seat, conn) in entry.seats.push(delta, self.now()) {
+            self.leave(entry, seat, Cause::ClientStalled);
+            entry.stalled.push(conn);
         }
     }
 

@@ -80,7 +80,8 @@ impl Calls {
                     self.leave(entry, seat, Cause::ClientStalled);
                 }
                 let unread = entry.seats.due(self.config.unread_max, now);
-                next = [entry.dispatch.due(), unread].into_iter().flatten().fold(next, Time::min);
+                let end = self.tell_late_end(entry, now);
+                next = [entry.dispatch.due(), unread, end].into_iter().flatten().fold(next, Time::min);
             },
         );
         stalled.iter().for_each(|conn| self.close_if_idle(conn));

@@ -4,6 +4,8 @@
 
 use std::time::Duration;
 
+use crate::keys::Keys;
+
 /// The front door's limits and policies.
 #[derive(Clone, Debug)]
 pub struct GatewayConfig {
@@ -81,6 +83,45 @@ pub struct GatewayConfig {
     pub watches_max: usize,
     /// How often a watch looks: changes that come quicker are shown as one. Default 50 ms.
     pub watch_every: Duration,
+    /// Who may ask, and whose runs they see. Default none: everybody may, and all are one tenant.
+    pub keys: Keys,
+    /// What is kept of runs, where there is a run store.
+    pub keep: KeepConfig,
+}
+
+/// The limits and waits around the run store.
+#[derive(Clone, Debug)]
+pub struct KeepConfig {
+    /// How long an interactive run waits for the store, before it begins and before its end is told. Default 100 ms.
+    pub patience: Duration,
+    /// How often the store is looked at for what its messages may have missed. Default 1 s.
+    pub poll: Duration,
+    /// After so long without a beat a life of a gateway is over, and others may take over its runs. Above the workers' lease, so that what it
+    /// had is no longer computed then. Default 15 s.
+    pub lease: Duration,
+    /// Writes that wait for the store; with more, no run is taken on. Default 65,536.
+    pub queue_max: usize,
+    /// The gateway's deadline for a background run, waiting included, however many gateways it has. Default 1 h.
+    pub background_deadline: Duration,
+    /// How long a run is kept from its acceptance on, once it has ended, where it does not say so itself. Default 30 days.
+    pub retention: Duration,
+    /// Longest retention that a request may ask for. Default 365 days.
+    pub retention_max: Duration,
+}
+
+impl Default for KeepConfig {
+    fn default() -> Self {
+        const DAY: u64 = 24 * 3600;
+        KeepConfig {
+            patience: Duration::from_millis(100),
+            poll: Duration::from_secs(1),
+            lease: Duration::from_secs(15),
+            queue_max: 65_536,
+            background_deadline: Duration::from_secs(3600),
+            retention: Duration::from_secs(30 * DAY),
+            retention_max: Duration::from_secs(365 * DAY),
+        }
+    }
 }
 
 impl Default for GatewayConfig {
@@ -120,6 +161,8 @@ impl Default for GatewayConfig {
             streams_max: 256,
             watches_max: 256,
             watch_every: Duration::from_millis(50),
+            keys: Keys::default(),
+            keep: KeepConfig::default(),
         }
     }
 }
@@ -134,5 +177,10 @@ impl GatewayConfig {
             queue_deadline: self.queue_deadline,
             redispatch_max: self.redispatch_max,
         }
+    }
+
+    /// And one that nobody waits for: it may wait as long as it may take.
+    pub(crate) fn dispatch_background(&self) -> lifecycle::DispatchConfig {
+        lifecycle::DispatchConfig { queue_deadline: self.keep.background_deadline, ..self.dispatch() }
     }
 }

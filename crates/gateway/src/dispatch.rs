@@ -5,19 +5,21 @@
 //! Invariant: an id in the table or the journal is never given to a second run; a submit's number is above every earlier one's.
 // contract: C-1 C-2
 
-use std::sync::Arc;
+use std::sync::{Arc, MutexGuard};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use lifecycle::event::Event;
 use lifecycle::message::Prompt;
 use lifecycle::params::Params;
-use lifecycle::{Cause, Deadline, Dispatch, RunId, RunKey, Tenant, Time, Work};
+use lifecycle::{Cause, Deadline, Dispatch, OnDisconnect, RunId, RunKey, Tenant, Time, Work};
 use tokio::sync::watch;
 
 use crate::calls::{Calls, Entry, Table};
 use crate::conn::ConnState;
 use crate::feed::{FeedEnd, Reader};
 use crate::joining::Joining;
+use crate::keeping::Log;
+use crate::keys::Caller;
 use crate::records::Kept;
 use crate::seats::{SeatId, Seats};
 
@@ -26,7 +28,8 @@ const SAME_ID_MAX: u32 = 100;
 
 /// What a handler asks for.
 pub(crate) struct Order {
-    pub(crate) tenant: Tenant,
+    /// Whose run it is.
+    pub(crate) caller: Caller,
     /// The id that the caller gave.
     pub(crate) requested: Option<RunId>,
     pub(crate) model: Arc<str>,
@@ -39,6 +42,42 @@ pub(crate) struct Order {
     pub(crate) stream: bool,
     /// What a further request has to show to join this run, and this one to join an earlier.
     pub(crate) joining: Option<Joining>,
+    /// The front door that it came by.
+    pub(crate) door: &'static str,
+    /// What its caller's leaving means.
+    pub(crate) on_disconnect: OnDisconnect,
+    /// Its answer is to be there later.
+    pub(crate) stored: bool,
+    /// What the front door itself wants to know later of what was asked.
+    pub(crate) request: Option<Vec<u8>>,
+    /// How long it is kept; `None` for the operator's default.
+    pub(crate) expires: Option<Duration>,
+}
+
+impl Order {
+    /// Whether its events go to the store.
+    pub(crate) fn keeps(&self) -> bool {
+        self.stored || self.joining.is_some() || self.is_background()
+    }
+
+    /// Whether it goes on without readers.
+    pub(crate) fn is_background(&self) -> bool {
+        self.on_disconnect == OnDisconnect::Continue
+    }
+}
+
+/// A run that goes on here, having begun at a gateway that is over.
+pub(crate) struct Again {
+    pub(crate) key: RunKey,
+    pub(crate) model: Arc<str>,
+    pub(crate) created: u64,
+    /// The highest attempt that may have begun, and the one that is written.
+    pub(crate) attempt: u32,
+    pub(crate) begun: u32,
+    pub(crate) work: Work,
+    pub(crate) deadline: Deadline,
+    /// What was said of it.
+    pub(crate) log: Log,
 }
 
 /// A run that a request got.
@@ -58,6 +97,12 @@ pub(crate) enum Closed {
     OtherBody,
     /// The key's run is live and cannot be joined.
     InUse,
+    /// No further run has a place, so none is written down for later either.
+    Full,
+    /// The run store is not there, and this run must be in it before it is answered.
+    StoreDown,
+    /// A background run is asked for, and nothing is kept here.
+    NoStore,
 }
 
 /// A fresh id, ordered by time.
@@ -73,41 +118,104 @@ impl Calls {
     /// Joins the run of the request's key, or accepts one of its own and sends its submit. A run that is turned away says so through its
     /// reader.
     pub(crate) fn open(self: &Arc<Self>, order: Order, conn: &Arc<ConnState>) -> Result<Opened, Closed> {
+        match self.join_live(&order, conn) {
+            Some(joined) => joined,
+            None => self.open_as(None, order, conn),
+        }
+    }
+
+    /// A seat at the live run of this request's key, if there is one.
+    pub(crate) fn join_live(self: &Arc<Self>, order: &Order, conn: &Arc<ConnState>) -> Option<Result<Opened, Closed>> {
+        let joined = self.join(&mut self.lock(), order, conn)?;
+        Some(joined.map(|(key, seat, created)| {
+            // It may have a deadline of its own.
+            self.wake.notify_one();
+            self.opened(key, seat, conn, (created, true))
+        }))
+    }
+
+    /// Whether a further run would be turned away.
+    pub(crate) fn has_no_room(&self, table: &Table) -> bool {
+        let queued = table.entries.values().filter(|e| e.dispatch.is_queued()).count();
+        table.entries.len() >= self.config.calls_max || queued >= self.config.queue_max
+    }
+
+    /// Accepts a run, under this id if it has one already, with its first reader.
+    pub(crate) fn open_as(self: &Arc<Self>, key: Option<RunKey>, order: Order, conn: &Arc<ConnState>) -> Result<Opened, Closed> {
         let mut table = self.lock();
         if self.is_draining() {
             return Err(Closed::ShuttingDown);
         }
-        if let Some(joined) = self.join(&mut table, &order, conn) {
-            drop(table);
-            let (key, seat, created) = joined?;
-            // It may have a deadline of its own.
-            self.wake.notify_one();
-            return Ok(self.opened(key, seat, conn, (created, true)));
-        }
-        let key = self.free_key(&table, order.tenant.clone(), order.requested.clone());
-        let (model, n, stream) = (order.model.clone(), order.params.n, order.stream);
-        self.journal.record(Some(&key), 0, Event::Accepted { model, n, stream });
-        tracing::info!(run = %key.run, n, stream, "accepted");
-        table.last_order += 1;
-        let mut entry = self.entry(&key, order, table.last_order);
+        let key = key.unwrap_or_else(|| self.free_key(&table, order.caller.tenant.clone(), order.requested.clone()));
+        let mut entry = self.accepted(&mut table, &key, order);
         let seat = entry.seats.join(conn, self.config.stream_buffer_events, self.now());
         let Some(seat) = seat else { unreachable!("the first reader always finds a seat") };
         let created = entry.created;
-        let queued = table.entries.values().filter(|e| e.dispatch.is_queued()).count();
-        if table.entries.len() >= self.config.calls_max || queued >= self.config.queue_max {
+        self.begin(table, entry);
+        Ok(self.opened(key, seat, conn, (created, false)))
+    }
+
+    /// Accepts a run that nobody reads, under an id that the store gave it.
+    pub(crate) fn open_background(&self, key: &RunKey, order: Order) -> Result<(), Closed> {
+        let mut table = self.lock();
+        if self.is_draining() {
+            return Err(Closed::ShuttingDown);
+        }
+        let mut entry = self.accepted(&mut table, key, order);
+        entry.dispatch = entry.dispatch.nobody_reads();
+        self.begin(table, entry);
+        Ok(())
+    }
+
+    /// Goes on with a run that another life of a gateway had.
+    pub(crate) fn open_again(&self, again: Again) {
+        let mut table = self.lock();
+        let Again { key, model, created, attempt, begun, work, deadline, log } = again;
+        let (n, was_accepted) = (work.params.n, log.was_accepted());
+        self.journal.record(
+            Some(&key),
+            0,
+            Event::Accepted { model: model.clone(), n, stream: false, on_disconnect: OnDisconnect::Continue },
+        );
+        table.last_order += 1;
+        let (config, now) = (self.config.dispatch_background(), self.now());
+        let dispatch = Dispatch::taken_over(key.clone(), work, vec![deadline], config, attempt, now);
+        let dispatch = dispatch.on_disconnect(OnDisconnect::Continue).nobody_reads();
+        let dispatch = if was_accepted { dispatch.accepted_before() } else { dispatch };
+        let mut log = log;
+        log.begun = begun;
+        let order = table.last_order;
+        let mut entry = self.entry_of(key, dispatch, model, (log, order, created));
+        self.act(&mut entry, |dispatch, _| dispatch.former());
+        self.begin(table, entry);
+    }
+
+    /// A run that was accepted just now, with its record.
+    fn accepted(&self, table: &mut Table, key: &RunKey, order: Order) -> Entry {
+        let (model, n, stream, on_disconnect) = (order.model.clone(), order.params.n, order.stream, order.on_disconnect);
+        self.journal.record(Some(key), 0, Event::Accepted { model, n, stream, on_disconnect });
+        tracing::info!(run = %key.run, tenant = %key.tenant, caller = %order.caller.name, n, stream, "accepted");
+        table.last_order += 1;
+        self.entry(key, order, table.last_order)
+    }
+
+    /// Puts a run into the table, with a worker if there is one for it.
+    fn begin(&self, mut table: MutexGuard<'_, Table>, mut entry: Entry) {
+        if self.has_no_room(&table) {
             self.want(&mut entry, Cause::QueueFull);
         } else {
             let loads = table.loads();
             match table.choose(&entry.model, &loads) {
                 Some(place) => self.act(&mut entry, |dispatch, now| dispatch.place(place, now)),
-                None => tracing::info!(run = %key.run, "waits: no worker is here for it"),
+                None => tracing::info!(run = %entry.key.run, "waits: no worker is here for it"),
             }
         }
+        let key = entry.key.clone();
         table.insert(entry);
+        self.sweep_one(&mut table, &key);
         self.live.send_replace(table.entries.len());
         drop(table);
         self.wake.notify_one();
-        Ok(self.opened(key, seat, conn, (created, false)))
     }
 
     fn opened(self: &Arc<Self>, key: RunKey, seat: (SeatId, FeedEnd), conn: &Arc<ConnState>, (created, joined): (u64, bool)) -> Opened {
@@ -130,20 +238,35 @@ impl Calls {
     }
 
     fn entry(&self, key: &RunKey, order: Order, place: u64) -> Entry {
-        let now = self.now();
+        let is_background = order.is_background();
+        let log = Log::new(order.keeps(), is_background);
+        let (own, config) = match &self.keeper {
+            Some(keeper) if is_background => (keeper.config.background_deadline, self.config.dispatch_background()),
+            _ => (self.config.gateway_deadline, self.config.dispatch()),
+        };
         let client = order.timeout.map(|left| Deadline::from_left(order.arrived, left, Cause::ClientDeadline));
-        let own = Deadline::from_left(order.arrived, self.config.gateway_deadline, Cause::GatewayDeadline);
+        let own = Deadline::from_left(order.arrived, own, Cause::GatewayDeadline);
         let work = Work { prompt: order.prompt, params: order.params };
+        let dispatch = Dispatch::new(key.clone(), work, client.into_iter().chain([own]).collect(), config, self.now());
+        let dispatch = dispatch.on_disconnect(order.on_disconnect);
+        let created = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_secs());
+        let mut entry = self.entry_of(key.clone(), dispatch, order.model, (log, place, created));
+        entry.joining = order.joining;
+        entry
+    }
+
+    fn entry_of(&self, key: RunKey, dispatch: Dispatch, model: Arc<str>, (log, order, created): (Log, u64, u64)) -> Entry {
         Entry {
-            key: key.clone(),
-            dispatch: Dispatch::new(key.clone(), work, client.into_iter().chain([own]).collect(), self.config.dispatch(), now),
-            model: order.model,
+            key,
+            dispatch,
+            model,
             kept: Kept::default(),
-            order: place,
-            seats: Seats::new(order.joining.as_ref().map(|_| self.config.replay_events_max)),
+            order,
+            log,
+            seats: Seats::new(Some(self.config.replay_events_max)),
             stalled: Vec::new(),
-            joining: order.joining,
-            created: SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_secs()),
+            joining: None,
+            created,
             released: watch::Sender::new(false),
         }
     }

@@ -54,6 +54,11 @@ impl Feed {
         self.counts.pushed.load(Ordering::Relaxed).saturating_sub(self.popped())
     }
 
+    /// Whether nobody takes anything any more.
+    pub(crate) fn is_closed(&self) -> bool {
+        self.send.is_closed()
+    }
+
     /// Items that were taken so far.
     pub(crate) fn popped(&self) -> usize {
         self.counts.popped.load(Ordering::Relaxed)

@@ -14,7 +14,8 @@ use sha2::{Digest, Sha256};
 use crate::calls::{Calls, Entry, Table};
 use crate::conn::ConnState;
 use crate::dispatch::{Closed, Order};
-use crate::feed::FeedEnd;
+use crate::feed::{FeedEnd, Reader};
+use crate::http::error::ApiError;
 use crate::seats::SeatId;
 
 /// Longest `Idempotency-Key` in bytes.
@@ -36,6 +37,11 @@ impl Joining {
     pub(crate) fn new(key: &str, endpoint: &str, body: &[u8]) -> Joining {
         let asked = Sha256::new().chain_update(endpoint).chain_update([0]).chain_update(body).finalize().into();
         Joining { key: key.into(), asked }
+    }
+
+    /// As the store takes it.
+    pub(crate) fn stored(&self) -> (String, [u8; 32]) {
+        (self.key.to_string(), self.asked)
     }
 }
 
@@ -59,6 +65,21 @@ impl Table {
 }
 
 impl Calls {
+    /// A seat at a live run here that is read and not only kept, for whoever comes back to it: a reader from the first event on. `None` if there
+    /// is no such run.
+    // contract: C-25
+    pub(crate) fn come_back(self: &Arc<Self>, key: &RunKey, conn: &Arc<ConnState>) -> Option<Result<Reader, ApiError>> {
+        let mut table = self.lock();
+        let entry = table.entries.get_mut(key).filter(|entry| !entry.log.is_background && entry.dispatch.is_joinable())?;
+        if entry.seats.open() >= self.config.readers_max {
+            return Some(Err(ApiError::too_many_readers(self.config.readers_max)));
+        }
+        let seat = entry.seats.join(conn, self.config.stream_buffer_events, self.now())?;
+        self.act(entry, |dispatch, _| dispatch.returned().1);
+        drop(table);
+        Some(Ok(Reader::new(key.clone(), seat, self.clone(), conn.clone())))
+    }
+
     /// A seat at the live run of this request's key. `None` if there is no such run, or none that anybody still wants.
     #[expect(clippy::type_complexity, reason = "a run, a seat in it and its calendar time, once")]
     pub(crate) fn join(
@@ -68,7 +89,7 @@ impl Calls {
         conn: &Arc<ConnState>,
     ) -> Option<Result<(RunKey, (SeatId, FeedEnd), u64), Closed>> {
         let joining = order.joining.as_ref()?;
-        let run = table.joinable.get(&(order.tenant.clone(), joining.key.clone()))?;
+        let run = table.joinable.get(&(order.caller.tenant.clone(), joining.key.clone()))?;
         let entry = table.entries.get_mut(run)?;
         let ended_well = entry.dispatch.call().outcome().is_none_or(|cause| cause.outcome() == OutcomeKind::Completed);
         if entry.dispatch.call().wanted().is_some() || !ended_well || entry.dispatch.call().delivery().is_some() {

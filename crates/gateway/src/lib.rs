@@ -18,6 +18,8 @@ mod grpc;
 mod http;
 mod idle;
 mod joining;
+mod keeping;
+mod keys;
 mod links;
 mod pulse;
 mod records;
@@ -35,7 +37,8 @@ use lifecycle::{Incarnation, WorkerIndex, Workers};
 use observe::Journal;
 use tokio::sync::mpsc;
 
-pub use config::GatewayConfig;
+pub use config::{GatewayConfig, KeepConfig};
+pub use keys::{KEYS_MAX, Key, Keys, SECRET_MAX_LEN, SECRET_MIN_LEN, SecretDigest};
 pub use wire::{Identity, WireConfig, drain, link};
 
 /// The worker's side of the link is closed: it takes no message any more.
@@ -127,6 +130,12 @@ pub enum GatewayError {
         /// What it answered.
         why: String,
     },
+    /// A key that cannot be one, or not beside the others. What it says never has the secret in it.
+    #[error("{why}")]
+    Key {
+        /// What is wrong with it.
+        why: String,
+    },
     /// The listening socket broke.
     #[error("the listening socket failed: {0}")]
     Listener(#[source] std::io::Error),
@@ -145,12 +154,25 @@ type Heard = Vec<(WorkerIndex, links::Events)>;
 #[derive(Clone)]
 pub struct Gateway {
     calls: Arc<calls::Calls>,
-    heard: Arc<Mutex<Option<Heard>>>,
+    heard: Arc<Mutex<Option<(Heard, Option<keeping::Jobs>)>>>,
+    /// What this gateway is called, where others are told of it.
+    name: Arc<str>,
 }
 
 impl Gateway {
-    /// A front door for these workers that writes to `journal`. Nothing happens before `serve`.
+    /// A front door for these workers that writes to `journal`. Nothing of a run is kept longer than the process. Nothing happens before `serve`.
     pub fn new(config: GatewayConfig, links: Vec<Link>, journal: Journal, incarnation: Incarnation) -> Gateway {
+        Gateway::keeping(config, links, journal, (incarnation, "gateway"), None)
+    }
+
+    /// A front door that keeps runs in a store, as this life of the gateway of this name.
+    pub fn keeping(
+        config: GatewayConfig,
+        links: Vec<Link>,
+        journal: Journal,
+        (incarnation, name): (Incarnation, &str),
+        store: Option<Arc<dyn store::RunStore>>,
+    ) -> Gateway {
         let mut workers = Workers::default();
         let (mut ends, mut heard) = (Vec::new(), Vec::new());
         for Link { name, send, here, events } in links {
@@ -162,8 +184,13 @@ impl Gateway {
             ends.push(calls::LinkEnd::new(send, matches!(events, links::Events::Wire(_))));
             heard.push((worker, events));
         }
-        let calls = calls::Calls::new(config, journal, incarnation, ends, workers);
-        Gateway { calls: Arc::new(calls), heard: Arc::new(Mutex::new(Some(heard))) }
+        let mut calls = calls::Calls::new(config, journal, incarnation, ends, workers);
+        let jobs = store.map(|store| {
+            let (keeper, jobs) = keeping::Keeper::new(store, calls.config.keep.clone());
+            calls.keeper = Some(Arc::new(keeper));
+            jobs
+        });
+        Gateway { calls: Arc::new(calls), heard: Arc::new(Mutex::new(Some((heard, jobs)))), name: name.into() }
     }
 
     /// Answers on `listener` until `shutdown` is ready; then takes no more runs, lets live ones end for `config.drain` or until `at_once` is
@@ -179,6 +206,6 @@ impl Gateway {
         at_once: impl Future<Output = ()>,
     ) -> Result<(), GatewayError> {
         let heard = self.heard.lock().unwrap_or_else(PoisonError::into_inner).take().ok_or(GatewayError::AlreadyServing)?;
-        serve::serve(&self.calls, heard, listener, shutdown, at_once).await
+        serve::serve(&self.calls, heard, &self.name, listener, (shutdown, at_once)).await
     }
 }

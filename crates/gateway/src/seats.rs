@@ -18,6 +18,9 @@ use crate::feed::{Feed, FeedEnd, Item, feed};
 /// Names a reader within its run.
 pub(crate) type SeatId = u32;
 
+/// A reader of a run that is not live here has this seat at it, which no reader of a live run has.
+pub(crate) const NO_SEAT: SeatId = 0;
+
 struct Seat {
     id: SeatId,
     conn: Arc<ConnState>,

@@ -15,12 +15,13 @@ use hyper_util::service::TowerToHyperService;
 use lifecycle::{Cause, WorkerIndex};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, watch};
-use tokio::task::JoinSet;
+use tokio::task::{JoinHandle, JoinSet};
 
 use crate::GatewayError;
 use crate::calls::Calls;
 use crate::config::GatewayConfig;
 use crate::conn::{self, ConnState, Observed};
+use crate::keeping::Jobs;
 use crate::links::Events;
 
 /// How long the accept loop pauses when the process is out of something (file descriptors, memory).
@@ -36,12 +37,13 @@ const PING_WAIT_MAX: Duration = Duration::from_secs(24 * 3600);
 
 pub(crate) async fn serve(
     calls: &Arc<Calls>,
-    heard: Vec<(WorkerIndex, Events)>,
+    (heard, jobs): (Vec<(WorkerIndex, Events)>, Option<Jobs>),
+    name: &Arc<str>,
     listener: TcpListener,
-    shutdown: impl Future<Output = ()>,
-    at_once: impl Future<Output = ()>,
+    (shutdown, at_once): (impl Future<Output = ()>, impl Future<Output = ()>),
 ) -> Result<(), GatewayError> {
     let mut tasks = JoinSet::new();
+    let recorder = keep(calls, jobs, name, &mut tasks);
     for (worker, events) in heard {
         let pumped = calls.clone();
         tasks.spawn(async move { pumped.pump(worker, events).await });
@@ -83,12 +85,27 @@ pub(crate) async fn serve(
     let mut live = calls.live.subscribe();
     let _ = tokio::time::timeout(LAST_LOOK, live.wait_for(|n| *n == 0)).await;
     tasks.shutdown().await;
+    if let Some((keeper, recorder)) = calls.keeper.as_ref().zip(recorder) {
+        calls.leave_store(keeper).await;
+        recorder.abort();
+    }
     let left = *live.borrow();
     match (broken, left) {
         (Some(e), _) => Err(GatewayError::Listener(e)),
         (None, 0) => Ok(()),
         (None, runs) => Err(GatewayError::Unsettled { runs }),
     }
+}
+
+/// Starts what the run store needs: its recorder, which is returned, and what looks after it, which goes with the other tasks.
+fn keep(calls: &Arc<Calls>, jobs: Option<Jobs>, name: &Arc<str>, tasks: &mut JoinSet<()>) -> Option<JoinHandle<()>> {
+    let (keeper, mut jobs) = calls.keeper.clone().zip(jobs)?;
+    let (heard, hearing) = (calls.clone(), keeper.clone());
+    tasks.spawn(async move { heard.hear_store(&hearing).await });
+    let (housed, housing, name) = (calls.clone(), keeper.clone(), name.clone());
+    tasks.spawn(async move { housed.keep_house(&housing, &name).await });
+    let recording = calls.clone();
+    Some(tokio::spawn(async move { recording.record(&keeper, &mut jobs).await }))
 }
 
 /// Takes no more runs on and lets those that are live end; when its time is over, or at once if that is asked for, cancels the rest and
@@ -102,6 +119,7 @@ async fn drain(calls: &Calls, at_once: impl Future<Output = ()>) {
         () = tokio::time::sleep(calls.config.drain) => "the drain's time is over",
         () = at_once => "the drain was cut short",
     };
+    calls.park_background();
     tracing::info!(runs = *live.borrow(), "{over}; what still runs is cancelled");
     calls.cancel_all(Cause::Shutdown);
     let _ = tokio::time::timeout(calls.config.settle, live.wait_for(none)).await;

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
+use lifecycle::Tenant;
 
 use crate::config::{Flags, GATEWAY, SERVE, WORKER};
 
@@ -56,6 +57,8 @@ pub enum Command {
     /// Measure this machine.
     #[command(subcommand)]
     Bench(BenchCommand),
+    /// Make an API key: a random secret, shown once, and the table for the configuration file.
+    Key(KeyArgs),
     /// Print the reference of all options (docs/config.md).
     Config {
         /// Print JSON.
@@ -90,6 +93,23 @@ pub enum ModelCommand {
         #[arg(long)]
         json: bool,
     },
+}
+
+/// `kvit key NAME`
+#[derive(Debug, Args)]
+pub struct KeyArgs {
+    /// Who calls with it: 1 to 64 of A-Z a-z 0-9 . _ : ~ -.
+    #[arg(value_parser = Tenant::parse)]
+    pub name: Tenant,
+    /// Whose runs it sees; the same characters.
+    #[arg(long, value_name = "TENANT", default_value = "default", value_parser = Tenant::parse)]
+    pub tenant: Tenant,
+    /// It sees who owns which KV block, whichever tenant's run that is.
+    #[arg(long)]
+    pub operator: bool,
+    /// Print JSON, the secret in it.
+    #[arg(long)]
+    pub json: bool,
 }
 
 /// `kvit bench ...`

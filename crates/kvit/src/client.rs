@@ -13,6 +13,21 @@ const TIMEOUT: Duration = Duration::from_secs(10);
 /// Largest answer that is read, in bytes: a million blocks with their owners.
 const BODY_BYTES_MAX: u64 = 256 << 20;
 
+/// The variable that has the key for a server that wants one.
+const API_KEY: &str = "KVIT_API_KEY";
+
+/// The value of `Authorization`, if there is a key to show.
+///
+/// # Errors
+/// `Usage` for what can be no key; it does not say what was given.
+pub fn authorization() -> Result<Option<String>, Failure> {
+    let Some(key) = std::env::var_os(API_KEY).filter(|key| !key.is_empty()) else { return Ok(None) };
+    match key.to_str().filter(|key| key.bytes().all(|byte| byte.is_ascii_graphic())) {
+        Some(key) => Ok(Some(format!("Bearer {key}"))),
+        None => Err(Failure::Usage(format!("environment: {API_KEY}: has a character that is not visible ASCII"))),
+    }
+}
+
 /// Asks `GET {server}{path}` for JSON.
 ///
 /// # Errors
@@ -31,7 +46,11 @@ pub fn get(server: &str, path: &str) -> Result<Value, Failure> {
         .build()
         .into();
     let unreachable = |e: ureq::Error| Failure::Unreachable(format!("no answer from {base}: {e} (is `kvit serve` running there?)"));
-    let mut response = match agent.get(format!("{base}{path}")).call() {
+    let mut request = agent.get(format!("{base}{path}"));
+    if let Some(value) = authorization()? {
+        request = request.header("Authorization", value);
+    }
+    let mut response = match request.call() {
         Ok(response) => response,
         Err(e @ (ureq::Error::BadUri(_) | ureq::Error::Http(_))) => return Err(Failure::Usage(format!("server `{server}`: {e}"))),
         Err(e) => return Err(unreachable(e)),
@@ -43,6 +62,10 @@ pub fn get(server: &str, path: &str) -> Result<Value, Failure> {
         (200, Some(json)) => Ok(json),
         // What was asked for is the command line's.
         (400, Some(json)) if json.pointer("/error/message").is_some() => Err(Failure::Usage(said(Some(json)).unwrap_or_default())),
+        (401, Some(json)) => {
+            let said = said(Some(json)).unwrap_or_default();
+            Err(Failure::Usage(format!("{base}: {said} (the key is read from {API_KEY})")))
+        }
         (404 | 410, json) => Err(Failure::NotFound(said(json).unwrap_or_else(|| format!("{base}{path}: not found")))),
         (_, json) => {
             let said = said(json).unwrap_or_else(|| "the answer is no JSON: is this a kvit server?".to_owned());

@@ -10,16 +10,20 @@
 // contract: C-3 C-7 C-8 C-9 C-22
 
 mod fingerprint;
+mod leaving;
 mod seen;
+mod taken_over;
 mod words;
 
 use std::marker::PhantomData;
 use std::time::Duration;
 
+use leaving::Unread;
 pub use words::{DispatchConfig, DispatchEffect, Place, Said, Word, Work};
 
 use crate::event::Event;
 use crate::message::{Down, Submit, Usage};
+use crate::policy::OnDisconnect;
 use crate::rules::{Rules, Sound};
 use crate::workers::WorkerIndex;
 use crate::{
@@ -61,6 +65,12 @@ pub struct Dispatch<R: Rules = Sound> {
     /// Whether a piece of the answer was given to anybody.
     told: bool,
     dismissed: bool,
+    /// What its last reader's leaving means.
+    policy: OnDisconnect,
+    /// That nobody reads it, and what follows from that.
+    unread: Option<Unread>,
+    /// The attempt that was current when it came to this gateway; 0 for a run of its own.
+    first: u32,
     rules: PhantomData<R>,
 }
 
@@ -86,6 +96,9 @@ impl<R: Rules> Dispatch<R> {
             acknowledged: false,
             told: false,
             dismissed: false,
+            policy: OnDisconnect::Cancel,
+            unread: None,
+            first: 0,
             rules: PhantomData,
         }
     }
@@ -149,7 +162,7 @@ impl<R: Rules> Dispatch<R> {
 
     /// Whether the policy allows an attempt after this one.
     fn may_follow(&self, attempt: u32) -> bool {
-        attempt <= self.config.redispatch_max
+        attempt.saturating_sub(self.first) <= self.config.redispatch_max
     }
 
     /// Somebody no longer wants it, for this cause, or it is turned away.
@@ -161,9 +174,12 @@ impl<R: Rules> Dispatch<R> {
     }
 
     fn wanted(&mut self, cause: Cause, now: Time, effects: &mut Effects) {
+        // contract: C-25. What else ends a run ends its grace, at once.
+        let left = self.end_grace(effects);
         let abandons = matches!(cause.outcome(), OutcomeKind::Cancelled | OutcomeKind::Expired);
-        if abandons && self.observed.is_none() && self.call.outcome().is_none() {
-            self.observed = Some(now);
+        let is_news = self.observed.is_none() || left.is_some_and(|left| left != cause);
+        if abandons && is_news && self.call.outcome().is_none() {
+            self.observed.get_or_insert(now);
             self.note(Event::AbandonmentObserved { cause }, effects);
         }
         self.apply(CallEvent::Want(cause), now, effects);
@@ -259,14 +275,18 @@ impl<R: Rules> Dispatch<R> {
     // contract: C-6
     pub fn delivered(&mut self, delivery: Delivery, now: Time) -> Effects {
         let mut effects = Vec::new();
-        if self.call.delivery().is_none() {
-            self.note(Event::DeliveryEnded { delivery }, &mut effects);
-            self.apply(CallEvent::Delivered(delivery), now, &mut effects);
-        }
+        self.end_delivery(delivery, now, &mut effects);
         effects
     }
 
-    /// Looks at what is due: deadlines, a cancel that has to be repeated, readers that have waited for their answer's end.
+    fn end_delivery(&mut self, delivery: Delivery, now: Time, effects: &mut Effects) {
+        if self.call.delivery().is_none() {
+            self.note(Event::DeliveryEnded { delivery }, effects);
+            self.apply(CallEvent::Delivered(delivery), now, effects);
+        }
+    }
+
+    /// Looks at what is due: deadlines, a grace, a cancel that has to be repeated, readers that have waited for their answer's end.
     // contract: C-9 C-22
     pub fn tick(&mut self, now: Time) -> Effects {
         let mut effects = Vec::new();
@@ -279,7 +299,7 @@ impl<R: Rules> Dispatch<R> {
             self.apply(CallEvent::Retry, now, &mut effects);
         }
         if let Some(cause) = self.call.wanted()
-            && self.grace_ends().is_some_and(|at| at <= now)
+            && self.answer_ends().is_some_and(|at| at <= now)
         {
             self.dismissed = true;
             effects.push(DispatchEffect::Dismiss { outcome: Outcome::of(cause), usage: self.usage });
@@ -287,27 +307,13 @@ impl<R: Rules> Dispatch<R> {
         effects
     }
 
-    /// When it has to be looked at again; `None` if nothing of it waits for a time.
-    pub fn due(&self) -> Option<Time> {
-        let repeat = self.call.needs_retry().then_some(self.repeat.0);
-        let is_open = self.call.outcome().is_none();
-        let queue = self.is_waiting().then_some(self.queue.at());
-        let deadlines = self.deadlines.iter().filter(|_| is_open).map(|deadline| deadline.at());
-        [repeat, self.grace_ends(), queue].into_iter().flatten().chain(deadlines).min()
-    }
-
-    /// Until when readers wait for the worker's word on a run that is wanted to end.
-    fn grace_ends(&self) -> Option<Time> {
-        let since = self.observed.filter(|_| !self.dismissed && self.call.outcome().is_none())?;
-        Some(since.after(self.config.answer_grace))
-    }
-
     fn fire_deadlines(&mut self, now: Time, effects: &mut Effects) {
         if self.call.outcome().is_some() {
-            return self.deadlines.clear();
+            self.deadlines.clear();
         }
         let (mut passed, left): (Vec<_>, Vec<_>) = std::mem::take(&mut self.deadlines).into_iter().partition(|d| d.is_over(now));
         self.deadlines = left;
+        passed.extend(self.grace().filter(|grace| grace.is_over(now)));
         // At a worker it is the worker that knows whether the run still waits.
         passed.extend(Some(self.queue).filter(|queue| self.is_waiting() && queue.is_over(now)));
         passed.sort();
@@ -354,6 +360,7 @@ impl<R: Rules> Dispatch<R> {
                 }
             }
         }
+        self.settle_unread(now, effects);
     }
 
     // contract: C-8 C-9

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::message::Receipt;
+use crate::policy::OnDisconnect;
 use crate::session::PeerState;
 use crate::{AttemptId, Cause, Delivery, Incarnation, Outcome, Phase, RunKey, StepId, Time};
 
@@ -42,6 +43,8 @@ pub enum Event {
         n: u32,
         /// Whether the caller reads a stream.
         stream: bool,
+        /// What a disconnect means for it (C-25).
+        on_disconnect: OnDisconnect,
     },
     /// The submit was sent to a worker.
     Dispatched {
@@ -51,6 +54,20 @@ pub enum Event {
     /// Somebody no longer wants the run: a disconnect, a cancel by name, a deadline, a shutdown. Seen at the gateway.
     AbandonmentObserved {
         /// Why.
+        cause: Cause,
+    },
+    /// The last reader left, and somebody may come back for so long. What is computed meanwhile is waste only if nobody does (C-25).
+    GraceBegun {
+        /// How long.
+        grace: Duration,
+    },
+    /// Somebody came back before the cancel was applied: nobody has left (C-25).
+    AbandonmentWithdrawn,
+    /// Nobody came back, or the run ended otherwise meanwhile (C-25).
+    GraceRanOut,
+    /// The last reader left, and the run goes on without one, as its policy says (C-25).
+    LeftRunning {
+        /// How it left.
         cause: Cause,
     },
     /// A cancel was sent to the worker; more than once if it is repeated.
@@ -242,6 +259,7 @@ impl Event {
             Event::CancelApplied { .. } | Event::Suspended | Event::Attached | Event::Orphaned => true,
             Event::AttemptEnded { .. } | Event::FenceCompleted { .. } | Event::Released { .. } => true,
             Event::Accepted { .. } | Event::Dispatched { .. } | Event::AbandonmentObserved { .. } | Event::CancelSent { .. } => false,
+            Event::GraceBegun { .. } | Event::AbandonmentWithdrawn | Event::GraceRanOut | Event::LeftRunning { .. } => false,
             Event::CancelAcknowledged | Event::Delivered { .. } | Event::DeliveryEnded { .. } | Event::OutcomeSet { .. } => false,
             Event::Superseded { .. } | Event::Settled { .. } | Event::WorkerClock { .. } | Event::HandedBack | Event::Void { .. } => false,
             Event::Tombstoned { .. } | Event::StepDone { .. } | Event::DeviceFailed { .. } | Event::StaleMessage => false,

@@ -13,6 +13,11 @@ pub struct Register {
 }
 
 impl Register {
+    /// The register of an open run whose current attempt is this one, as another gateway left it.
+    pub const fn at(attempt: u32) -> Register {
+        Register { attempt, outcome: None }
+    }
+
     /// The current attempt, from 1; 0 before the first dispatch.
     pub const fn attempt(&self) -> u32 {
         self.attempt

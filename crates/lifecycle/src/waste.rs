@@ -106,6 +106,8 @@ impl Waste {
 pub struct WasteMeter {
     counts: Waste,
     abandoned: Option<Phase>,
+    /// What was computed since, while it may turn out that nobody has left.
+    held: Option<Waste>,
 }
 
 impl WasteMeter {
@@ -129,6 +131,35 @@ impl WasteMeter {
         self.abandoned = None;
     }
 
+    /// Whoever left may come back: what is computed from here on is held, and counted or given back later.
+    // contract: C-25
+    pub fn hold(&mut self) {
+        self.held.get_or_insert_default();
+    }
+
+    /// Whether work is held.
+    pub const fn holds(&self) -> bool {
+        self.held.is_some()
+    }
+
+    /// Somebody came back: nothing that was held is waste. Whether anything could be given back.
+    // contract: C-25
+    pub const fn give_back(&mut self) -> bool {
+        let held = self.held.take().is_some();
+        if held {
+            self.abandoned = None;
+        }
+        held
+    }
+
+    /// Nobody came back: what was held is waste, and so is what follows.
+    // contract: C-25
+    pub fn count_held(&mut self) {
+        if let Some(held) = self.held.take() {
+            self.counts.add(&held);
+        }
+    }
+
     /// A step that held rows of the run is over.
     pub fn step(&mut self, work: StepWork) {
         self.count(work, self.abandoned);
@@ -148,6 +179,7 @@ impl WasteMeter {
         bump(&mut counts.steps, 1);
         bump(&mut counts.overrun, overrun);
         if let Some(phase) = abandoned {
+            let counts = self.held.as_mut().unwrap_or(&mut self.counts);
             counts.after.add(phase, u64::from(work.generated - overrun));
             bump(&mut counts.prompt_after, work.prompt);
             counts.steps_after.add(phase, 1);

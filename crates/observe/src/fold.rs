@@ -16,10 +16,12 @@ use crate::view::{BlocksView, RunState};
 
 mod again;
 mod ahead;
+mod grace;
 mod worker;
 
 use again::unreleased;
 use ahead::Ahead;
+use grace::Graces;
 
 /// What an attempt's records say of it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -90,6 +92,7 @@ pub(crate) struct Run {
     pub cached_prompt: u64,
     pub blocks: BlocksView,
     pub superseded: Vec<Cause>,
+    pub graces: Graces,
     preempted_once: bool,
     /// A step that dropped rows, not counted yet: other rows of the run may have been computed in it.
     dropped: Option<StepId>,
@@ -122,6 +125,7 @@ impl Run {
             cached_prompt: 0,
             blocks: BlocksView::default(),
             superseded: Vec::new(),
+            graces: Graces::default(),
             preempted_once: false,
             dropped: None,
             last_step: None,
@@ -268,11 +272,12 @@ impl Run {
     fn fold_gateway(&mut self, record: &Record, totals: &mut Totals) {
         let at = record.at;
         match &record.event {
-            Event::Accepted { model, .. } => {
+            Event::Accepted { model, on_disconnect, .. } => {
                 if !self.stamps.mark(Milestone::Accepted, at) {
                     return totals.defect(Defect::AcceptedTwice);
                 }
                 self.model = Some(model.clone());
+                self.graces.policy = Some(*on_disconnect);
             }
             Event::AbandonmentObserved { cause } => {
                 self.observed.get_or_insert(at);
@@ -320,7 +325,7 @@ impl Run {
                 self.proven = *proven;
                 totals.settled_as(self.outcome.as_ref().map(Outcome::kind), &self.meter.waste());
             }
-            _ => {}
+            _ => self.fold_grace(record, totals),
         }
     }
 

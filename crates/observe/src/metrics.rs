@@ -124,6 +124,10 @@ pub(crate) struct Totals {
     pub cancels_sent: u64,
     pub cancels_repeated: u64,
     pub preemptions: u64,
+    pub graces_begun: u64,
+    pub graces_resumed: u64,
+    pub graces_run_out: u64,
+    pub left_running: u64,
     pub suspensions: u64,
     pub orphaned: u64,
     pub stale_messages: u64,
@@ -192,6 +196,7 @@ impl Totals {
         self.expose_runs(&mut text);
         self.expose_work(&mut text);
         self.expose_cancels(&mut text);
+        self.expose_graces(&mut text);
         self.expose_sessions(&mut text);
         self.expose_defects(&mut text);
         self.expose_journal(&mut text, limits);
@@ -274,10 +279,14 @@ impl Totals {
         let families = [
             (
                 "kvit_disconnect_to_cancel_seconds",
-                "From the first observation of abandonment to the cancel applied.",
+                "From the first observation of abandonment, or the end of its grace, to the cancel applied.",
                 &self.disconnect_to_cancel,
             ),
-            ("kvit_disconnect_to_released_seconds", "From the first observation of abandonment to released.", &self.disconnect_to_released),
+            (
+                "kvit_disconnect_to_released_seconds",
+                "From the first observation of abandonment, or the end of its grace, to released.",
+                &self.disconnect_to_released,
+            ),
         ];
         for (name, help, by_cause) in families {
             let mut f = text.histogram(name, help);
@@ -287,6 +296,17 @@ impl Totals {
                 f.histogram(&[("cause", cause.as_str())], &BOUNDS_US, &h.counts, h.sum_us);
             }
         }
+    }
+
+    /// What became of runs whose last reader left and whose policy is not `cancel`.
+    fn expose_graces(&self, text: &mut Text) {
+        let mut count = |name, help, value| {
+            text.counter(name, help).sample(&[], value);
+        };
+        count("kvit_graces_begun_total", "Times a run's last reader left and somebody could come back.", self.graces_begun);
+        count("kvit_graces_resumed_total", "Of them, times somebody came back.", self.graces_resumed);
+        count("kvit_graces_run_out_total", "Of them, times nobody came back, or the run ended otherwise meanwhile.", self.graces_run_out);
+        count("kvit_left_running_total", "Times a run's last reader left and the run went on, as its policy says.", self.left_running);
     }
 
     /// Where the worker has sessions with gateways in other processes; all 0 where it has not.

@@ -135,6 +135,9 @@ impl Page<'_> {
             facts.text("/blocks/shared")
         );
         self.line(format_args!("{tokens}\n{waste}\n{phase}\n{blocks}"));
+        if let Some(policy) = facts.policy() {
+            self.line(format_args!("policy  {policy}"));
+        }
         let won = facts.text("/outcome/cause");
         for cause in facts.superseded() {
             self.line(format_args!("late    {cause} (after {won} had won; it changed nothing)"));

@@ -90,6 +90,10 @@ pub struct RunView {
     pub waste_bound_tokens: Option<u64>,
     /// Where the run was when abandonment (a disconnect, a cancel by name, a deadline, a shutdown) was first observed.
     pub phase_at_disconnect: Option<&'static str>,
+    /// What a disconnect means for it: `cancel`, `grace(MILLISECONDS)` or `continue`; `None` where its gateway is in another process.
+    pub on_disconnect: Option<String>,
+    /// How often its last reader left and somebody could come back.
+    pub graces: GracesView,
     /// When things happened.
     pub milestones: MilestonesView,
     /// How abandonment crossed each hop.
@@ -172,6 +176,15 @@ pub struct TokensView {
     pub overrun: u64,
 }
 
+/// Graces of a run (C-25).
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize)]
+pub struct GracesView {
+    /// All of them.
+    pub begun: u32,
+    /// Those in which somebody came back. What was computed in them is no waste.
+    pub resumed: u32,
+}
+
 /// Step counts of a run: steps that computed something for it, be it a part of the layers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize)]
 pub struct StepsView {
@@ -217,6 +230,8 @@ impl RunView {
             guarantee: guarantee.map(|g| g.as_str()),
             waste_bound_tokens: run.waste_bound(),
             phase_at_disconnect: run.meter.abandoned().map(|p| p.as_str()),
+            on_disconnect: run.graces.policy.map(|policy| policy.to_string()),
+            graces: GracesView { begun: run.graces.begun, resumed: run.graces.resumed },
             milestones: MilestonesView { stamps: run.stamps, base },
             boundaries: boundaries(run, base),
             tokens: TokensView::of(run),

@@ -36,6 +36,12 @@ pub enum Error {
         /// Its number in its lane.
         number: u64,
     },
+    /// Kept bytes of a form that this version does not know, or damaged ones.
+    #[error("a kept {what} has a form that this version does not know, or is damaged")]
+    Form {
+        /// What should have been there.
+        what: &'static str,
+    },
     /// An incarnation that has not 16 bytes.
     #[error("{field} has {len} bytes, and an incarnation has 16")]
     Incarnation {

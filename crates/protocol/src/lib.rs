@@ -12,6 +12,7 @@ mod frame;
 mod generated;
 mod hello;
 mod ids;
+pub mod kept;
 pub mod limits;
 mod message;
 mod params;

@@ -11,11 +11,12 @@ const MAY_DEPEND: &[(&str, &[&str])] = &[
     ("observe", &["lifecycle"]),
     ("protocol", &["lifecycle"]),
     ("worker", &["lifecycle", "kv", "engine", "model", "observe", "protocol"]),
-    ("gateway", &["lifecycle", "observe", "protocol"]),
+    ("store", &["lifecycle"]),
+    ("gateway", &["lifecycle", "observe", "protocol", "store"]),
     // It judges from outside: nothing that it judges can be seen from it.
     ("verify", &["lifecycle", "observe", "protocol"]),
     ("sim", &["lifecycle", "kv", "engine"]),
-    ("kvit", &["lifecycle", "kv", "engine", "model", "observe", "protocol", "worker", "gateway", "verify", "sim"]),
+    ("kvit", &["lifecycle", "kv", "engine", "model", "observe", "protocol", "worker", "store", "gateway", "verify", "sim"]),
     ("xtask", &[]),
 ];
 /// The crates that decide: no I/O, no async, no clock, no randomness, no locks.

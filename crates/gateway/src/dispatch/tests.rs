@@ -1,10 +1,10 @@
-//! The table with two tenants, which no request can name yet: the same id is two runs, and neither sees the other.
+//! The table with two tenants: the same id is two runs, and neither sees the other.
 
 use std::sync::{Arc, Mutex};
 
 use lifecycle::message::{Down, From, ModelInfo, Prompt};
 use lifecycle::params::Params;
-use lifecycle::{Cause, Incarnation, RunId, RunKey, Tenant, Time, Workers};
+use lifecycle::{Cause, Incarnation, OnDisconnect, RunId, RunKey, Tenant, Time, Workers};
 use observe::{Clock, Journal, Limits, RunFilter};
 
 use super::Order;
@@ -12,6 +12,7 @@ use crate::GatewayConfig;
 use crate::calls::{Calls, LinkEnd};
 use crate::conn::ConnState;
 use crate::joining::Joining;
+use crate::keys::Caller;
 
 fn table() -> (Arc<Calls>, Arc<Mutex<Vec<Down>>>) {
     let sent = Arc::new(Mutex::new(Vec::new()));
@@ -31,7 +32,7 @@ fn table() -> (Arc<Calls>, Arc<Mutex<Vec<Down>>>) {
 
 fn order(tenant: &str, id: &str) -> Order {
     Order {
-        tenant: Tenant::parse(tenant).expect("a name"),
+        caller: Caller { tenant: Tenant::parse(tenant).expect("a name"), name: "somebody".into() },
         requested: Some(RunId::parse(id).expect("an id")),
         model: "tiny".into(),
         prompt: Prompt::Text("x".into()),
@@ -40,6 +41,11 @@ fn order(tenant: &str, id: &str) -> Order {
         timeout: None,
         stream: false,
         joining: None,
+        door: "text",
+        on_disconnect: OnDisconnect::Cancel,
+        stored: false,
+        request: None,
+        expires: None,
     }
 }
 

@@ -14,7 +14,7 @@ use std::task::{Context, Poll, ready};
 
 use axum::http::{HeaderMap, HeaderValue};
 use lifecycle::message::{Prompt, Usage};
-use lifecycle::{Cause, Delivery, Outcome, OutcomeKind, Tenant, Time};
+use lifecycle::{Cause, Delivery, OnDisconnect, Outcome, OutcomeKind, Time};
 use protocol::{GenerateAsk, runs_v1 as wire};
 use tokio_stream::Stream;
 use tonic::{Request, Response, Status};
@@ -29,6 +29,7 @@ use crate::http::error::ApiError;
 use crate::http::fields::{LOGIT_BIAS_MAX, SALT_MAX_LEN, STOP_TOKENS_MAX, model_named};
 use crate::http::generate::{JOINED, closed, first, joining};
 use crate::http::{name, serving};
+use crate::keys::Caller;
 
 /// Makes a run, or joins one, and gives its events.
 pub(super) async fn generate(calls: &Arc<Calls>, request: Request<wire::GenerateRequest>) -> Result<Response<Events>, Status> {
@@ -36,9 +37,9 @@ pub(super) async fn generate(calls: &Arc<Calls>, request: Request<wire::Generate
     serving(calls).map_err(refused)?;
     let Some(conn) = request.extensions().get::<Arc<ConnState>>().cloned() else { return Err(Status::internal("no connection")) };
     let arrived = request.extensions().get::<Arrived>().map_or_else(|| calls.now(), |arrived| arrived.0);
-    let asked = super::runs::requested(request.extensions());
+    let (caller, asked) = (super::runs::caller(request.extensions())?, super::runs::requested(request.extensions()));
     let (metadata, _, message) = request.into_parts();
-    let mut order = order(calls, metadata.as_ref(), message, arrived)?;
+    let mut order = order(calls, caller, metadata.as_ref(), message, arrived)?;
     order.requested = match (asked, order.requested) {
         (Some(one), Some(other)) if one != other => {
             return Err(refused(ApiError::field("GenerateRequest.run", "is another id than that in x-request-id")));
@@ -49,7 +50,7 @@ pub(super) async fn generate(calls: &Arc<Calls>, request: Request<wire::Generate
         return Err(status::of_outcome(&Outcome::of(Cause::ClientDeadline)));
     }
     let (wish, impatient) = (order.requested.clone(), order.timeout.map(|left| arrived.after(impatient_after(left))));
-    let Opened { mut reader, joined, .. } = calls.open(order, &conn).map_err(|why| refused(closed(why)))?;
+    let Opened { mut reader, joined, .. } = calls.accept(order, &conn).await.map_err(|why| refused(closed(why)))?;
     if let Some(at) = impatient {
         reader.impatient_from(at);
     }
@@ -75,7 +76,7 @@ pub(super) async fn generate(calls: &Arc<Calls>, request: Request<wire::Generate
 }
 
 /// What is asked for, checked as over HTTP.
-fn order(calls: &Calls, headers: &HeaderMap, message: wire::GenerateRequest, arrived: Time) -> Result<Order, Status> {
+fn order(calls: &Calls, caller: Caller, headers: &HeaderMap, message: wire::GenerateRequest, arrived: Time) -> Result<Order, Status> {
     let refused = |error: ApiError| status::of_error(&error);
     let joining = joining("grpc", headers, &message.canonical()).map_err(refused)?;
     let timeout = timeout(headers, calls.config.client_deadline_max).map_err(refused)?;
@@ -86,8 +87,22 @@ fn order(calls: &Calls, headers: &HeaderMap, message: wire::GenerateRequest, arr
         Some(seed) => seed,
         None => getrandom::u64().map_err(|e| refused(ApiError::unavailable(format!("no randomness for a seed: {e}"))))?,
     };
-    let tenant = Tenant::default();
-    Ok(Order { tenant, requested: run, model, prompt, params, arrived, timeout, stream: true, joining })
+    Ok(Order {
+        caller,
+        requested: run,
+        model,
+        prompt,
+        params,
+        arrived,
+        timeout,
+        stream: true,
+        joining,
+        door: "grpc",
+        on_disconnect: OnDisconnect::Cancel,
+        stored: false,
+        request: None,
+        expires: None,
+    })
 }
 
 /// The limits that the HTTP API has for these fields, and `protocol` has not.

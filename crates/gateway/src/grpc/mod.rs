@@ -94,6 +94,11 @@ pub(crate) fn is_asked(headers: &HeaderMap) -> bool {
     headers.get(header::CONTENT_TYPE).is_some_and(|value| TYPES.iter().any(|known| value.as_bytes() == known.as_bytes()))
 }
 
+/// Whether a path is the health service's, which probes without a key may ask.
+pub(crate) fn is_health(path: &str) -> bool {
+    path.strip_prefix('/').and_then(|path| path.strip_prefix(HEALTH)).is_some_and(|rest| rest.starts_with('/'))
+}
+
 /// An error as the answer to a call.
 pub(crate) fn refused(error: ApiError) -> Response {
     status::of_error(&error).into_http()

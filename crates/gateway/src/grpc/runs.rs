@@ -7,7 +7,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use lifecycle::{RunId, RunKey, Tenant};
+use lifecycle::{RunId, RunKey};
 use protocol::runs_v1 as wire;
 use protocol::runs_v1::runs_server::Runs;
 use tonic::{Extensions, Request, Response, Status, async_trait};
@@ -18,6 +18,7 @@ use super::{status, view};
 use crate::calls::Calls;
 use crate::http::error::ApiError;
 use crate::http::{Requested, name};
+use crate::keys::Caller;
 
 pub(super) struct Service {
     pub(super) calls: Arc<Calls>,
@@ -27,6 +28,11 @@ pub(super) struct Service {
 /// The id that a call asks for by its metadata.
 pub(super) fn requested(extensions: &Extensions) -> Option<RunId> {
     extensions.get::<Requested>().and_then(|Requested(id)| id.clone())
+}
+
+/// Whose call it is.
+pub(super) fn caller(extensions: &Extensions) -> Result<Caller, Status> {
+    extensions.get::<Caller>().cloned().ok_or_else(|| Status::internal("no caller"))
 }
 
 /// Puts the run's id on an answer about it.
@@ -42,8 +48,9 @@ fn look(calls: &Calls, key: &RunKey) -> Result<wire::Run, Status> {
     calls.journal.run(key).map(|run| view::run(&run)).ok_or_else(|| status::of_error(&not_held()))
 }
 
-fn key(run: Result<RunId, protocol::Error>) -> Result<RunKey, Status> {
-    Ok(RunKey { tenant: Tenant::default(), run: run? })
+/// The run's key, in its asker's tenant.
+fn key(extensions: &Extensions, run: Result<RunId, protocol::Error>) -> Result<RunKey, Status> {
+    Ok(RunKey { tenant: caller(extensions)?.tenant, run: run? })
 }
 
 #[async_trait]
@@ -56,8 +63,8 @@ impl Runs for Service {
 
     async fn cancel(&self, request: Request<wire::CancelRequest>) -> Result<Response<wire::Run>, Status> {
         let asked = requested(request.extensions());
+        let key = key(request.extensions(), request.get_ref().run_id())?;
         let request = request.into_inner();
-        let key = key(request.run_id())?;
         let max = self.calls.config.cancel_wait_max;
         let wait = request.wait_ms.map_or(self.calls.config.cancel_wait, Duration::from_millis);
         if wait > max {
@@ -70,7 +77,7 @@ impl Runs for Service {
 
     async fn get(&self, request: Request<wire::GetRequest>) -> Result<Response<wire::Run>, Status> {
         let asked = requested(request.extensions());
-        let key = key(request.get_ref().run_id())?;
+        let key = key(request.extensions(), request.get_ref().run_id())?;
         Ok(named(look(&self.calls, &key)?, &key.run, asked.as_ref()))
     }
 
@@ -78,7 +85,7 @@ impl Runs for Service {
 
     async fn watch(&self, request: Request<wire::WatchRequest>) -> Result<Response<Self::WatchStream>, Status> {
         let asked = requested(request.extensions());
-        let key = key(request.get_ref().run_id())?;
+        let key = key(request.extensions(), request.get_ref().run_id())?;
         // So that a run that is not there is a status and no stream.
         look(&self.calls, &key)?;
         let (calls, watched) = (self.calls.clone(), key.clone());

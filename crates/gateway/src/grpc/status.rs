@@ -43,6 +43,7 @@ pub(super) fn of_outcome(outcome: &Outcome) -> Status {
 pub(crate) fn of_error(error: &ApiError) -> Status {
     let code = match error.status {
         StatusCode::NOT_FOUND | StatusCode::GONE => Code::NotFound,
+        StatusCode::UNAUTHORIZED => Code::Unauthenticated,
         StatusCode::CONFLICT => Code::Aborted,
         // As other gRPC servers do with a message that is too long.
         StatusCode::PAYLOAD_TOO_LARGE => Code::ResourceExhausted,
@@ -121,6 +122,7 @@ mod tests {
             (at(StatusCode::REQUEST_TIMEOUT).code("body_timeout"), "body_timeout"),
             (at(StatusCode::CONFLICT).code("idempotency_key_in_use"), "idempotency_key_in_use"),
             (at(StatusCode::UNPROCESSABLE_ENTITY).code("idempotency_key_reused"), "idempotency_key_reused"),
+            (ApiError::unauthenticated("m"), "invalid_api_key"),
             (at(StatusCode::BAD_REQUEST).code("invalid_request_id"), "invalid_request_id"),
             (at(StatusCode::NOT_FOUND).code("model_not_found"), "model_not_found"),
         ];

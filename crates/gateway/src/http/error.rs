@@ -85,6 +85,41 @@ impl ApiError {
         }
     }
 
+    /// A 401: nobody knows whose request this is. What was sent is not repeated.
+    // contract: C-30
+    pub(crate) fn unauthenticated(message: &'static str) -> ApiError {
+        ApiError::new(StatusCode::UNAUTHORIZED, "invalid_request_error", message).code("invalid_api_key")
+    }
+
+    /// Why the run store's answer is none.
+    pub(crate) fn store(why: store::StoreError) -> ApiError {
+        match why {
+            store::StoreError::Unavailable(_) => ApiError::store_down(),
+            store::StoreError::Unreadable(_) | store::StoreError::Open(_) => {
+                tracing::error!(%why, "the run store");
+                let text = "the run store's content cannot be read";
+                ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, "server_error", text).code("store_unreadable")
+            }
+        }
+    }
+
+    /// A 503: what is asked for needs the run store.
+    pub(crate) fn store_down() -> ApiError {
+        ApiError::unavailable("the run store is not available; try again later").code("store_unavailable")
+    }
+
+    /// A 410: the run is known, and nothing of its answer is.
+    pub(crate) fn events_not_kept(id: &str) -> ApiError {
+        let why = format!("the events of run `{id}` are not kept: they were for whoever read them, or were deleted");
+        ApiError::new(StatusCode::GONE, "invalid_request_error", why).code("events_not_kept")
+    }
+
+    /// A 409: a run that everybody reads.
+    pub(crate) fn too_many_readers(max: usize) -> ApiError {
+        let why = format!("the run has {max} readers; wait until one leaves");
+        ApiError::new(StatusCode::CONFLICT, "invalid_request_error", why).code("too_many_readers")
+    }
+
     /// A 503: this process cannot serve at the moment.
     pub(crate) fn unavailable(message: impl Into<String>) -> ApiError {
         ApiError::new(StatusCode::SERVICE_UNAVAILABLE, "server_error", message)
@@ -175,6 +210,9 @@ impl IntoResponse for ApiError {
         let mut response = (self.status, [(header::CONTENT_TYPE, "application/json")], self.to_json().to_string()).into_response();
         if matches!(self.status, StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE) {
             response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from(RETRY_AFTER_S));
+        }
+        if self.status == StatusCode::UNAUTHORIZED {
+            response.headers_mut().insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
         }
         if self.is_final {
             response.headers_mut().insert(SHOULD_RETRY, HeaderValue::from_static("false"));

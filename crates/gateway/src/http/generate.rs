@@ -18,7 +18,7 @@ use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
 use http_body_util::{BodyExt, LengthLimitError, Limited};
 use lifecycle::message::Usage;
-use lifecycle::{Outcome, OutcomeKind, RunId, Tenant, Time};
+use lifecycle::{OnDisconnect, Outcome, OutcomeKind, RunId, Time};
 
 use super::error::ApiError;
 use super::fields::{self, Fields};
@@ -30,6 +30,7 @@ use crate::conn::ConnState;
 use crate::dispatch::{Closed, Opened, Order};
 use crate::feed::{Item, Reader};
 use crate::joining::{Joining, KEY_MAX_LEN};
+use crate::keys::Caller;
 
 /// The header that gives a deadline, in milliseconds from arrival.
 const TIMEOUT: HeaderName = HeaderName::from_static("x-request-timeout-ms");
@@ -43,37 +44,39 @@ pub(crate) const JOINED: HeaderName = HeaderName::from_static("x-kvit-joined");
 pub(crate) async fn chat(
     State(calls): State<Arc<Calls>>,
     Extension(conn): Extension<Arc<ConnState>>,
+    Extension(caller): Extension<Caller>,
     Extension(Requested(id)): Extension<Requested>,
     request: Request,
 ) -> Result<Response, ApiError> {
-    generate(Kind::Chat, calls, conn, id, request).await
+    generate(Kind::Chat, calls, conn, (caller, id), request).await
 }
 
 /// `POST /v1/completions`
 pub(crate) async fn completions(
     State(calls): State<Arc<Calls>>,
     Extension(conn): Extension<Arc<ConnState>>,
+    Extension(caller): Extension<Caller>,
     Extension(Requested(id)): Extension<Requested>,
     request: Request,
 ) -> Result<Response, ApiError> {
-    generate(Kind::Text, calls, conn, id, request).await
+    generate(Kind::Text, calls, conn, (caller, id), request).await
 }
 
 async fn generate(
     kind: Kind,
     calls: Arc<Calls>,
     conn: Arc<ConnState>,
-    requested: Option<RunId>,
+    (caller, requested): (Caller, Option<RunId>),
     request: Request,
 ) -> Result<Response, ApiError> {
     let arrived = calls.now();
     serving(&calls)?;
     let (head, body) = request.into_parts();
     let body = read(&calls, body, 0).await?;
-    let (order, mut shape) = order(kind, &calls, (requested.clone(), arrived), &head.headers, &body)?;
+    let (order, mut shape) = order(kind, &calls, (caller, requested.clone(), arrived), &head.headers, &body)?;
     drop(body);
     let (n, stream) = (order.params.n, order.stream);
-    let Opened { mut reader, created, joined } = calls.open(order, &conn).map_err(closed)?;
+    let Opened { mut reader, created, joined } = calls.accept(order, &conn).await.map_err(closed)?;
     shape.created = created;
     let id = reader.key.run.clone();
     shape.id = format!("{}-{id}", if kind == Kind::Chat { "chatcmpl" } else { "cmpl" });
@@ -100,6 +103,12 @@ pub(crate) fn closed(why: Closed) -> ApiError {
             "was used with another body for a run that is live; use a new key for a new request",
             "idempotency_key_reused",
         ),
+        Closed::Full => ApiError::of_outcome(&Outcome::of(lifecycle::Cause::QueueFull)),
+        Closed::StoreDown => ApiError::store_down(),
+        Closed::NoStore => {
+            let why = "a run goes on without its caller only where runs are kept, and this server has no run store";
+            ApiError::field("on_disconnect", why).code("no_run_store")
+        }
         // OpenAI's SDKs ask again after it, and then may find the run over.
         Closed::InUse => key(
             StatusCode::CONFLICT,
@@ -138,7 +147,7 @@ pub(crate) async fn read(calls: &Calls, body: Body, frame: usize) -> Result<Byte
 fn order(
     kind: Kind,
     calls: &Calls,
-    (requested, arrived): (Option<RunId>, Time),
+    (caller, requested, arrived): (Caller, Option<RunId>, Time),
     headers: &HeaderMap,
     body: &[u8],
 ) -> Result<(Order, Shape), ApiError> {
@@ -159,8 +168,23 @@ fn order(
         logprobs: common.params.sampling.logprobs.is_some(),
         include_usage: common.include_usage,
     };
-    let tenant = Tenant::default();
-    Ok((Order { tenant, requested, model, prompt, params: common.params, arrived, timeout, stream: common.stream, joining }, shape))
+    let order = Order {
+        caller,
+        requested,
+        model,
+        prompt,
+        params: common.params,
+        arrived,
+        timeout,
+        stream: common.stream,
+        joining,
+        door: if kind == Kind::Chat { "chat" } else { "text" },
+        on_disconnect: OnDisconnect::Cancel,
+        stored: false,
+        request: None,
+        expires: None,
+    };
+    Ok((order, shape))
 }
 
 /// The caller's deadline: the nearer one of header and body.
@@ -192,13 +216,18 @@ pub(crate) async fn first(reader: &mut Reader) -> Result<(), Outcome> {
 }
 
 fn events(events: Events) -> Response {
+    sse(Body::new(events))
+}
+
+/// A stream of server-sent events.
+pub(crate) fn sse(body: Body) -> Response {
     let headers = [
         (header::CONTENT_TYPE, HeaderValue::from_static("text/event-stream; charset=utf-8")),
         (header::CACHE_CONTROL, HeaderValue::from_static("no-cache")),
         // A proxy that buffers a stream makes it useless and hides a reader's leaving.
         (HeaderName::from_static("x-accel-buffering"), HeaderValue::from_static("no")),
     ];
-    (headers, Body::new(events)).into_response()
+    (headers, body).into_response()
 }
 
 /// Reads the whole answer, then answers at once.

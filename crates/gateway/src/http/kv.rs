@@ -3,20 +3,24 @@
 //! With one worker the answer is its account. With several the accounts stand side by side, and above them their sum: of cuts that were
 //! made at nearly the same time, and of no single moment.
 //!
-//! Invariant: nothing is remembered here; a worker that does not answer has no account, and if none does, there is no answer.
-// contract: C-15
+//! Invariant: nothing is remembered here; a worker that does not answer has no account, and if none does, there is no answer. An owner of a
+//! block is named to its own tenant and to operators only.
+// contract: C-15 C-30
 
 use std::sync::Arc;
 
+use axum::Extension;
 use axum::extract::State;
 use axum::response::Response;
 use lifecycle::message::{BlockCut, Snapshot};
+use lifecycle::{AttemptId, Tenant};
 use serde_json::{Map, Value, json};
 
 use super::error::ApiError;
 use super::ok;
 use crate::asks::Cut;
 use crate::calls::Calls;
+use crate::keys::Caller;
 
 /// The fields of an account that are added up over several workers.
 const SUMMED: [&str; 13] = [
@@ -35,7 +39,28 @@ const SUMMED: [&str; 13] = [
     "tombstones",
 ];
 
-fn account_object(cut: &Cut, account: &Snapshot, blocks: bool) -> Value {
+/// An owner that is not the asker's to know.
+const HIDDEN: &str = "-";
+
+/// Whose owners of blocks are named.
+struct Sees {
+    tenant: Tenant,
+    /// Those of every tenant.
+    all: bool,
+}
+
+impl Sees {
+    fn owner(&self, owner: &AttemptId) -> String {
+        match owner.key.tenant == self.tenant {
+            true => owner.to_string(),
+            // Two tenants' runs may have one id.
+            false if self.all => format!("{}:{owner}", owner.key.tenant),
+            false => HIDDEN.to_owned(),
+        }
+    }
+}
+
+fn account_object(cut: &Cut, account: &Snapshot, blocks: Option<&Sees>) -> Value {
     let mut object = json!({
         "object": "kv", "incarnation": cut.life.map(|life| life.to_string()), "step": account.step.0, "block_tokens": account.block_tokens,
         "total": account.total, "free": account.free, "active": account.active, "orphaned": account.orphaned, "cached": account.cached,
@@ -45,20 +70,20 @@ fn account_object(cut: &Cut, account: &Snapshot, blocks: bool) -> Value {
         "double_releases": account.double_releases, "late_completions": account.late_completions,
         "reserved_bytes": account.reserved_bytes, "tombstones": account.tombstones, "device_lost": account.device_lost,
     });
-    if blocks {
-        object["blocks"] = account.blocks.iter().map(block_object).collect();
+    if let Some(sees) = blocks {
+        object["blocks"] = account.blocks.iter().map(|block| block_object(block, sees)).collect();
     }
     object
 }
 
-fn block_object(block: &BlockCut) -> Value {
-    let owners: Vec<String> = block.owners.iter().map(ToString::to_string).collect();
+fn block_object(block: &BlockCut, sees: &Sees) -> Value {
+    let owners: Vec<String> = block.owners.iter().map(|owner| sees.owner(owner)).collect();
     json!({"block": block.block, "generation": block.generation, "state": block.state, "owners": owners,
            "fence": block.fence.map(|step| step.0)})
 }
 
 /// Several accounts: the sum of those that were answered, and each by itself. Who did not answer stands there with its name alone.
-fn several(cuts: &[Cut], blocks: bool) -> Value {
+fn several(cuts: &[Cut], blocks: Option<&Sees>) -> Value {
     let answered: Vec<(&Cut, Value)> =
         cuts.iter().filter_map(|cut| Some((cut, account_object(cut, cut.snapshot.as_deref()?, blocks)))).collect();
     let sum = |of: &dyn Fn(&Value) -> Option<u64>| answered.iter().filter_map(|(_, account)| of(account)).sum::<u64>();
@@ -83,8 +108,8 @@ fn several(cuts: &[Cut], blocks: bool) -> Value {
     Value::Object(object)
 }
 
-async fn answer(calls: &Calls, blocks: bool) -> Result<Response, ApiError> {
-    let cuts = calls.snapshots(blocks).await;
+async fn answer(calls: &Calls, blocks: Option<&Sees>) -> Result<Response, ApiError> {
+    let cuts = calls.snapshots(blocks.is_some()).await;
     if cuts.iter().all(|cut| cut.snapshot.is_none()) {
         return Err(ApiError::unavailable("the worker does not answer").code("worker_silent"));
     }
@@ -96,10 +121,11 @@ async fn answer(calls: &Calls, blocks: bool) -> Result<Response, ApiError> {
 
 /// `GET /v1/kv`
 pub(crate) async fn account(State(calls): State<Arc<Calls>>) -> Result<Response, ApiError> {
-    answer(&calls, false).await
+    answer(&calls, None).await
 }
 
 /// `GET /v1/kv/blocks`
-pub(crate) async fn blocks(State(calls): State<Arc<Calls>>) -> Result<Response, ApiError> {
-    answer(&calls, true).await
+pub(crate) async fn blocks(State(calls): State<Arc<Calls>>, Extension(caller): Extension<Caller>) -> Result<Response, ApiError> {
+    let sees = Sees { all: calls.config.keys.is_operator(&caller), tenant: caller.tenant };
+    answer(&calls, Some(&sees)).await
 }

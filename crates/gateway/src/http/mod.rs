@@ -1,15 +1,17 @@
-//! The routes, and what every request passes through: its id in, its id out, and OpenAI's error shape for whatever goes wrong.
+//! The routes, and what every request passes through: its id in, its caller, its id out, and OpenAI's error shape for whatever goes wrong.
 //!
 //! Invariant: every response carries `X-Request-Id`: its run's id where it is about one run, else one of its own; no handler owns a run.
 
 pub(crate) mod chat;
 pub(crate) mod completions;
 pub(crate) mod error;
+pub(crate) mod events;
 pub(crate) mod fields;
 pub(crate) mod generate;
 pub(crate) mod kv;
 pub(crate) mod openai;
 pub(crate) mod runs;
+pub(crate) mod stored;
 pub(crate) mod stream;
 pub(crate) mod workers;
 
@@ -31,6 +33,7 @@ use tokio::sync::watch;
 use self::error::ApiError;
 use crate::calls::Calls;
 use crate::dispatch::fresh_id;
+use crate::keys::with_caller;
 
 /// The run's id: what the caller asks for, and what it got.
 pub(crate) const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
@@ -60,6 +63,7 @@ pub(crate) fn router(calls: Arc<Calls>, stop: &watch::Receiver<bool>) -> Router 
         .route("/v1/runs", get(runs::list))
         .route("/v1/runs/{id}", get(runs::show))
         .route("/v1/runs/{id}/cancel", post(runs::cancel))
+        .route("/v1/runs/{id}/events", get(events::events))
         .route("/v1/kv", get(kv::account))
         .route("/v1/kv/blocks", get(kv::blocks))
         .route("/v1/workers", get(workers::list))
@@ -69,6 +73,7 @@ pub(crate) fn router(calls: Arc<Calls>, stop: &watch::Receiver<bool>) -> Router 
         .route("/metrics", get(metrics))
         .fallback(not_found)
         .method_not_allowed_fallback(not_allowed)
+        .layer(from_fn_with_state(calls.clone(), with_caller))
         .layer(from_fn_with_state(calls.clone(), with_id))
         .with_state(calls)
 }

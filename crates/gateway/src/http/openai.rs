@@ -122,14 +122,14 @@ impl Shape {
     }
 }
 
-fn finish_reason(cause: Cause) -> &'static str {
+pub(super) fn finish_reason(cause: Cause) -> &'static str {
     match cause {
         Cause::Length => "length",
         _ => "stop",
     }
 }
 
-fn usage_object(usage: &Usage) -> Value {
+pub(super) fn usage_object(usage: &Usage) -> Value {
     json!({"prompt_tokens": usage.prompt, "completion_tokens": usage.generated,
            "total_tokens": u64::from(usage.prompt) + u64::from(usage.generated),
            "prompt_tokens_details": {"cached_tokens": usage.cached_prompt}})

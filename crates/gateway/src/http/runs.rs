@@ -11,17 +11,18 @@ use std::time::Duration;
 use axum::extract::rejection::QueryRejection;
 use axum::extract::{Extension, Query, State};
 use axum::response::{IntoResponse, Response};
-use lifecycle::{Cause, OutcomeKind, RunId, RunKey, Tenant};
+use lifecycle::{Cause, OutcomeKind, RunId, RunKey};
 use observe::{Recall, RunFilter, RunState};
 
 use super::error::ApiError;
 use super::{Requested, Segment, name, named, ok};
 use crate::calls::Calls;
+use crate::keys::Caller;
 
-type Params = Result<Query<HashMap<String, String>>, QueryRejection>;
+pub(super) type Params = Result<Query<HashMap<String, String>>, QueryRejection>;
 
 /// The query's parameters; one that is not known is refused by name.
-fn params(query: Params, known: &[&str]) -> Result<HashMap<String, String>, ApiError> {
+pub(super) fn params(query: Params, known: &[&str]) -> Result<HashMap<String, String>, ApiError> {
     let Query(map) = query.map_err(|e| ApiError::bad(format!("the query cannot be read: {}", e.body_text())))?;
     match map.keys().find(|name| !known.contains(&name.as_str())) {
         Some(name) => Err(ApiError::field(name, format!("is not known here; known are {}", known.join(", ")))),
@@ -38,7 +39,11 @@ fn word<T: Copy>(map: &HashMap<String, String>, name: &str, all: &[T], as_str: i
 }
 
 /// `GET /v1/runs?state=&outcome=&cause=&limit=&after=`
-pub(crate) async fn list(State(calls): State<Arc<Calls>>, query: Params) -> Result<Response, ApiError> {
+pub(crate) async fn list(
+    State(calls): State<Arc<Calls>>,
+    Extension(caller): Extension<Caller>,
+    query: Params,
+) -> Result<Response, ApiError> {
     let map = params(query, &["state", "outcome", "cause", "limit", "after"])?;
     let mut filter = RunFilter {
         state: word(&map, "state", &RunState::ALL, RunState::as_str)?,
@@ -53,19 +58,24 @@ pub(crate) async fn list(State(calls): State<Arc<Calls>>, query: Params) -> Resu
         filter.after = Some(RunId::parse(text).map_err(|e| ApiError::field("after", e))?);
     }
     let unknown = || ApiError::field("after", "is no run that is still known");
-    calls.journal.runs(&Tenant::default(), &filter).map(|page| ok(&page)).ok_or_else(unknown)
+    calls.journal.runs(&caller.tenant, &filter).map(|page| ok(&page)).ok_or_else(unknown)
 }
 
-/// The run's key. What cannot be an id is no run.
-fn key(segment: Segment) -> Result<RunKey, ApiError> {
+/// The run's key, in its asker's tenant. What cannot be an id is no run.
+pub(super) fn key(caller: &Caller, segment: Segment) -> Result<RunKey, ApiError> {
     let id = named(segment)?;
     let run = RunId::parse(&id).map_err(|_| ApiError::no_run(&id.chars().take(lifecycle::id::RUN_ID_MAX_LEN).collect::<String>()))?;
-    Ok(RunKey { tenant: Tenant::default(), run })
+    Ok(RunKey { tenant: caller.tenant.clone(), run })
 }
 
-fn view(calls: &Calls, key: &RunKey) -> Result<Response, ApiError> {
+/// The run as this process knows it, else as the store has it.
+async fn view(calls: &Calls, key: &RunKey) -> Result<Response, ApiError> {
+    if let Some(run) = calls.journal.run(key) {
+        return Ok(ok(&run));
+    }
     let not_held = || ApiError::not_held(key.run.as_str(), calls.journal.recall(key), calls.journal.limits());
-    calls.journal.run(key).map(|run| ok(&run)).ok_or_else(not_held)
+    let stored = calls.known(key).await.map_err(ApiError::store)?.ok_or_else(not_held)?;
+    Ok(ok(&super::stored::view(&stored)))
 }
 
 /// Puts the run's id on an answer about it, whatever id the question was given. Of a run that never was, an answer has only its own.
@@ -80,21 +90,24 @@ fn of_run(calls: &Calls, key: &RunKey, requested: &Requested, answer: Result<Res
 /// `GET /v1/runs/{id}`
 pub(crate) async fn show(
     State(calls): State<Arc<Calls>>,
+    Extension(caller): Extension<Caller>,
     Extension(requested): Extension<Requested>,
     id: Segment,
 ) -> Result<Response, ApiError> {
-    let key = key(id)?;
-    Ok(of_run(&calls, &key, &requested, view(&calls, &key)))
+    let key = key(&caller, id)?;
+    let answer = view(&calls, &key).await;
+    Ok(of_run(&calls, &key, &requested, answer))
 }
 
 /// `POST /v1/runs/{id}/cancel?wait_ms=`: idempotent, before and after the end. Says what is true when the wait is over.
 pub(crate) async fn cancel(
     State(calls): State<Arc<Calls>>,
+    Extension(caller): Extension<Caller>,
     Extension(requested): Extension<Requested>,
     id: Segment,
     query: Params,
 ) -> Result<Response, ApiError> {
-    let key = key(id)?;
+    let key = key(&caller, id)?;
     let answer = cancelled(&calls, &key, query).await;
     Ok(of_run(&calls, &key, &requested, answer))
 }
@@ -109,6 +122,6 @@ async fn cancelled(calls: &Arc<Calls>, key: &RunKey, query: Params) -> Result<Re
                 ApiError::field("wait_ms", format!("must be a whole number of milliseconds from 0 to {}", max.as_millis()))
             })?,
         };
-    calls.cancel_and_wait(key, wait).await;
-    view(calls, key)
+    calls.cancel_anywhere(key, wait).await.map_err(ApiError::store)?;
+    view(calls, key).await
 }

@@ -22,7 +22,7 @@ use super::openai::Shape;
 use crate::feed::{Item, Reader};
 
 /// What a reader of server-sent events must ignore.
-const COMMENT: Bytes = Bytes::from_static(b": keepalive\n\n");
+pub(super) const COMMENT: Bytes = Bytes::from_static(b": keepalive\n\n");
 /// Most bytes of a whole answer in one frame: hyper takes a frame as a whole, and whatever it took counts as delivered.
 const PART_BYTES: usize = 16 << 10;
 

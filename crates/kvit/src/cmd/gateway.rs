@@ -9,6 +9,7 @@ use observe::{Clock, Journal};
 use super::loaded::{incarnation, log};
 use super::serve::{bind, raise_file_limit, serve};
 use super::settings;
+use super::stored;
 use crate::config::{ConfigError, ServeConfig};
 use crate::failure::Failure;
 
@@ -32,7 +33,8 @@ pub fn run(config: &ServeConfig) -> Result<(), Failure> {
         let link = |address: &String| gateway::link(address, &who, journal.clock(), settings::wire(config));
         let links = config.worker.addresses().iter().map(link).collect::<Result<Vec<_>, _>>();
         let links = links.map_err(|why| ConfigError::Range { name: "worker", why: why.to_string() })?;
-        let gateway = Gateway::new(settings::gateway(config), links, journal.clone(), who.incarnation);
+        let store = stored::open(config, &who.name).await?;
+        let gateway = Gateway::keeping(settings::gateway(config), links, journal.clone(), (who.incarnation, &who.name), store);
         serve(&gateway, listener).await
     })
 }

@@ -6,13 +6,14 @@ use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 
 use anyhow::Context;
-use gateway::{Gateway, Here, Link, LinkClosed};
+use gateway::{Gateway, Here, Identity, Link, LinkClosed};
 use observe::{Clock, Journal};
 use worker::Worker;
 
 use super::loaded::{Loaded, incarnation, log};
 use super::settings;
 use super::signals::Signals;
+use super::stored;
 use crate::config::ServeConfig;
 use crate::failure::Failure;
 use crate::model_file::{self, Cache};
@@ -20,6 +21,8 @@ use crate::out;
 
 /// Messages of the worker that may wait for the gateway; the gateway's pump never waits for a caller.
 const UP_LIMIT: usize = 1024;
+/// What this process is called where runs are kept.
+const NAME: &str = "serve";
 
 /// Serves until told to stop.
 ///
@@ -28,13 +31,15 @@ const UP_LIMIT: usize = 1024;
 pub fn run(config: &ServeConfig, cache: Option<PathBuf>) -> Result<(), Failure> {
     log(config);
     raise_file_limit(config.connections_max);
-    // Before the model is fetched and packed: a port that is taken is known at once.
+    // Before the model is fetched and packed: a port or a store that is taken is known at once.
     let listener = bind(config)?;
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+    let store = runtime.block_on(stored::open(config, NAME))?;
     let path = model_file::resolve(config.model.get(), &Cache::locate(cache)?)?;
     let journal = Journal::new(Clock::start(), settings::journal(config));
     let (worker, link) = start_worker(config, &path, &journal)?;
-    let gateway = Gateway::new(settings::gateway(config), vec![link], journal, incarnation());
-    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+    let who = Identity { name: NAME.into(), incarnation: incarnation() };
+    let gateway = Gateway::keeping(settings::gateway(config), vec![link], journal, (who.incarnation, &who.name), store);
     let served = runtime.block_on(serve(&gateway, listener));
     worker.stop();
     served

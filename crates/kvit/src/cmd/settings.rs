@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use engine::EngineConfig;
-use gateway::{GatewayConfig, WireConfig};
+use gateway::{GatewayConfig, KeepConfig, WireConfig};
 use lifecycle::Incarnation;
 use lifecycle::session::SessionConfig;
 use model::cpu::CpuOptions;
@@ -48,6 +48,16 @@ pub fn gateway(config: &ServeConfig) -> GatewayConfig {
         keepalive_comment: ms(config.keepalive_comment_ms),
         redispatch_max: config.redispatch_max,
         watches_max: config.watches_max,
+        keep: KeepConfig {
+            patience: ms(config.store_patience_ms),
+            poll: ms(config.store_poll_ms),
+            lease: ms(config.store_lease_ms),
+            queue_max: config.store_queue_max,
+            background_deadline: ms(config.background_deadline_ms),
+            retention: Duration::from_secs(config.retention_s),
+            retention_max: Duration::from_secs(config.retention_max_s),
+        },
+        keys: config.keys.clone(),
         ..GatewayConfig::default()
     }
 }

@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use super::options::OptionDoc;
-use super::{OPTIONS, OTHER_VARIABLES, commands};
+use super::{OPTIONS, OTHER_VARIABLES, commands, keys};
 
 /// The default where it is no fixed text.
 fn told_default(option: &OptionDoc) -> Option<&'static str> {
@@ -25,7 +25,30 @@ pub fn json() -> Value {
         json!({"key": o.key, "commands": commands, "flag": flag, "variable": o.variable(), "value": o.kind.to_lowercase(), "default": default, "about": o.about})
     };
     let variables = OTHER_VARIABLES.iter().map(|(name, about)| json!({"variable": name, "about": about}));
-    json!({"object": "config", "options": OPTIONS.iter().map(option).collect::<Vec<_>>(), "variables": variables.collect::<Vec<_>>()})
+    let keys = keys::FIELDS.iter().map(|(field, default, about)| json!({"field": field, "default": default, "about": about}));
+    json!({"object": "config", "options": OPTIONS.iter().map(option).collect::<Vec<_>>(), "variables": variables.collect::<Vec<_>>(),
+           "key": keys.collect::<Vec<_>>()})
+}
+
+/// The part about API keys.
+fn keys_markdown() -> String {
+    let mut out = format!(
+        "\n## API keys\n\n\
+         `kvit serve` and `kvit gateway` take API keys from `[[key]]` tables, which stand in the file only, behind the options; at most {}. Without\n\
+         any, nobody is asked for a key, and every request is the caller `anonymous` of the tenant `default`. What a key means for a request is in\n\
+         [http.md](http.md#keys-and-tenants). They are read once, at the start.\n\n\
+         | field | default | what it is |\n|---|---|---|\n",
+        gateway::KEYS_MAX
+    );
+    for (field, default, about) in keys::FIELDS {
+        out += &format!("| `{field}` | {default} | {about} |\n");
+    }
+    out += "\n`kvit key NAME [--tenant TENANT] [--operator] >> kvit.toml` makes a secret, shows it once on the terminal, and writes the table:\n\n\
+            ```toml\n[[key]]\nname = \"alice\"\ntenant = \"research\"\n\
+            secret_sha256 = \"2bb80d537b1da3e38bd30361aa855686bde0eacd7162fef6a25fe97bf527a25b\"\n```\n\n\
+            That digest is of the word `secret`, and such a key is nobody's; of a secret of your own it is what\n\
+            `printf %s \"$SECRET\" | sha256sum` prints. Take a secret that nobody can guess: a digest hides no other kind.\n";
+    out
 }
 
 /// docs/config.md.
@@ -45,6 +68,7 @@ pub fn markdown() -> String {
         let (key, command, kind) = (option.key, commands::of(option.key).join(", "), option.kind.to_lowercase());
         out += &format!("| `{key}` | {command} | {kind} | {default} | {} |\n", option.about);
     }
+    out += &keys_markdown();
     out += "\n## Every command\n\n| variable | what it does |\n|---|---|\n";
     for (name, about) in OTHER_VARIABLES {
         out += &format!("| `{name}` | {about} |\n");

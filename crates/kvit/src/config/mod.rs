@@ -10,12 +10,14 @@ mod commands;
 mod docs;
 mod env;
 mod file;
+mod keys;
 mod options;
 mod value;
 
 pub use commands::{Flags, GATEWAY, SERVE, WORKER};
 pub use docs::{json, markdown};
 pub use env::refuse_unknown;
+pub use keys::table as key_table;
 pub use options::{OPTIONS, ServeConfig, ServeFlags};
 pub use value::{Isa, LogLevel};
 
@@ -29,6 +31,10 @@ pub const OTHER_VARIABLES: &[(&str, &str)] = &[
         "KVIT_CACHE",
         "The cache folder, where `--cache DIR` does not name one. Without either: `$XDG_CACHE_HOME/kvit`, else `~/.cache/kvit`.",
     ),
+    (
+        "KVIT_API_KEY",
+        "The key that `trace`, `kv`, `runs` and `soak` show to a server that has keys. It is no flag, for everybody on the machine sees flags.",
+    ),
     ("KVIT_SERVER", "The server that `trace`, `kv`, `runs` and `soak` ask, where `--server URL` does not name one."),
 ];
 
@@ -40,7 +46,7 @@ pub enum ConfigError {
     Unknown {
         /// File and line, or the environment.
         place: String,
-        /// `key` or `variable`.
+        /// `key`, `variable` or `field of [[key]]`.
         what: &'static str,
         /// The name as written.
         name: String,
@@ -90,10 +96,11 @@ pub enum ConfigError {
 pub fn load(flags: ServeFlags, env: &[(OsString, OsString)], file: Option<&Path>) -> Result<ServeConfig, ConfigError> {
     let from_file = match file {
         Some(path) => file::read(path)?,
-        None => ServeFlags::default(),
+        None => file::File::default(),
     };
     let from_env = env::read(env)?;
-    let config = flags.or(from_env).or(from_file).fill();
+    let mut config = flags.or(from_env).or(from_file.flags).fill();
+    config.keys = from_file.keys;
     config.check()?;
     Ok(config)
 }

@@ -6,7 +6,7 @@
 use serde::Deserialize;
 
 use super::ConfigError;
-use super::value::{Isa, LogLevel, ModelPath, ProcessName, Threads, WORKERS_MAX, Workers};
+use super::value::{Isa, LogLevel, ModelPath, ProcessName, StorePlace, Threads, WORKERS_MAX, Workers};
 
 /// One option as the reference shows it.
 #[derive(Clone, Copy, Debug)]
@@ -41,6 +41,8 @@ macro_rules! options {
         #[derive(Clone, Debug, PartialEq)]
         pub struct ServeConfig {
             $(#[doc = $about] pub $key: $kind,)+
+            /// Who may ask. Only a file has them.
+            pub keys: gateway::Keys,
         }
 
         /// Every option, in the reference's order.
@@ -56,7 +58,7 @@ macro_rules! options {
 
             /// Fills what no source says with the defaults.
             pub fn fill(self) -> ServeConfig {
-                ServeConfig { $($key: self.$key.unwrap_or_else(|| $default),)+ }
+                ServeConfig { $($key: self.$key.unwrap_or_else(|| $default),)+ keys: gateway::Keys::default() }
             }
 
             /// Options that this source sets.
@@ -82,7 +84,7 @@ macro_rules! options {
 
 options! {
     host: String, "ADDRESS" = "127.0.0.1".to_owned(),
-        "Address to listen on. Anything but a loopback address shows the server, which asks for no password, to the network.";
+        "Address to listen on. Anything but a loopback address shows the server to the network: without `[[key]]` tables it serves whoever reaches it.";
     port: u16, "NUMBER" = 8000,
         "Port to listen on; 0 picks a free one, which the `listening on` line names.";
     model: ModelPath, "FILE" = ModelPath::default(),
@@ -195,6 +197,24 @@ options! {
         "Callers of gRPC's `Watch` at once.";
     hello_timeout_ms: u64, "MILLISECONDS" = 5_000,
         "How long a gateway may take to say who it is on a new session, and a worker to answer it.";
+    store: StorePlace, "URL" = StorePlace::default(),
+        "Where runs are kept: an SQLite file (a path, or sqlite:PATH), a PostgreSQL database (postgres://...), which several gateways can share, or `none`: then no run outlives the process and none can go on without its caller. Without it: NAME.db in $XDG_STATE_HOME/kvit.";
+    store_key_file: ModelPath, "FILE" = ModelPath::default(),
+        "File with the key that kept requests and answers are encrypted with: 32 bytes, as they are, in hexadecimal or in base64. Without it they are not encrypted.";
+    store_patience_ms: u64, "MILLISECONDS" = 100,
+        "How long an interactive run waits for the run store, before it begins and before its end is told; then it goes on without. A background run waits as long as it takes.";
+    store_poll_ms: u64, "MILLISECONDS" = 1000,
+        "How often the run store is looked at for what its messages may have missed.";
+    store_lease_ms: u64, "MILLISECONDS" = 15_000,
+        "After so long without a sign of life in the run store a gateway is over and others take over its runs. Above `lease_ms`.";
+    store_queue_max: usize, "NUMBER" = 65_536,
+        "Writes that may wait for the run store; with more, no run is taken on.";
+    background_deadline_ms: u64, "MILLISECONDS" = 3_600_000,
+        "Deadline of a background run from its acceptance on, waiting and restarts included.";
+    retention_s: u64, "SECONDS" = 30 * 24 * 3600,
+        "How long a run is kept from its acceptance on, once it has ended, where the request does not say.";
+    retention_max_s: u64, "SECONDS" = 365 * 24 * 3600,
+        "Longest retention that a request may ask for.";
     journal_records: usize, "NUMBER" = 65_536,
         "Records kept in the journal's ring; the oldest go first.";
     journal_runs: usize, "NUMBER" = 10_000,
@@ -214,7 +234,7 @@ impl ServeConfig {
     /// # Errors
     /// The first option that is out of range.
     pub fn check(&self) -> Result<(), ConfigError> {
-        let at_least_one: [(&'static str, u64); 23] = [
+        let at_least_one: [(&'static str, u64); 26] = [
             ("kv_blocks", self.kv_blocks.into()),
             ("step_tokens", self.step_tokens.into()),
             ("max_running", self.max_running.into()),
@@ -238,6 +258,9 @@ impl ServeConfig {
             ("session_tombstones_max", self.session_tombstones_max as u64),
             ("ask_every_ms", self.ask_every_ms),
             ("hello_timeout_ms", self.hello_timeout_ms),
+            ("store_poll_ms", self.store_poll_ms),
+            ("store_queue_max", self.store_queue_max as u64),
+            ("background_deadline_ms", self.background_deadline_ms),
         ];
         for (name, value) in at_least_one {
             if value == 0 {
@@ -269,6 +292,14 @@ impl ServeConfig {
         if self.lease_ms <= self.suspend_after_ms {
             let why = format!("must be above suspend_after_ms ({})", self.suspend_after_ms);
             return Err(ConfigError::Range { name: "lease_ms", why });
+        }
+        if self.store_lease_ms <= self.lease_ms {
+            let why = format!("must be above lease_ms ({}): what a lost gateway's workers still compute ends with that", self.lease_ms);
+            return Err(ConfigError::Range { name: "store_lease_ms", why });
+        }
+        if self.retention_s > self.retention_max_s {
+            let why = format!("must be at most retention_max_s ({})", self.retention_max_s);
+            return Err(ConfigError::Range { name: "retention_s", why });
         }
         if self.max_running > self.step_tokens {
             let why = format!("is {}, more than step_tokens ({}): a step must hold a token of each", self.max_running, self.step_tokens);

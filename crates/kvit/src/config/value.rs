@@ -159,6 +159,42 @@ impl fmt::Display for ModelPath {
     }
 }
 
+/// Where runs are kept.
+#[derive(Clone, Default, PartialEq, Eq, Deserialize)]
+#[serde(transparent)]
+pub struct StorePlace(String);
+
+impl StorePlace {
+    /// What stands for no store.
+    pub const NONE: &str = "none";
+
+    /// The place that was named; `None` for the usual one.
+    pub fn get(&self) -> Option<&str> {
+        Some(self.0.as_str()).filter(|place| !place.is_empty())
+    }
+}
+
+impl FromStr for StorePlace {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        if text.is_empty() { Err("no store is named".to_owned()) } else { Ok(StorePlace(text.to_owned())) }
+    }
+}
+
+impl fmt::Display for StorePlace {
+    /// A URL's password is not shown.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&store::StoreConfig::at(self.0.as_str()).place())
+    }
+}
+
+impl fmt::Debug for StorePlace {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "StorePlace({self})")
+    }
+}
+
 macro_rules! choice {
     ($(#[$m:meta])* $name:ident { $($(#[$vm:meta])* $variant:ident = $text:literal),+ }) => {
         $(#[$m])*

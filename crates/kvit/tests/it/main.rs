@@ -19,6 +19,7 @@ mod grpc_leaving;
 mod http2;
 mod http2_leaving;
 mod joining;
+mod keys;
 mod lab;
 mod leaky;
 mod leaving;

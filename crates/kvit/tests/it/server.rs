@@ -94,8 +94,9 @@ impl Server {
         Server::listening(command)
     }
 
-    fn listening(mut command: Command) -> Server {
-        let mut child = command.stdout(Stdio::piped()).stderr(Stdio::inherit()).spawn().expect("kvit starts");
+    /// Started by this command, whose stderr goes where it says.
+    pub fn listening(mut command: Command) -> Server {
+        let mut child = command.stdout(Stdio::piped()).spawn().expect("kvit starts");
         let mut lines = BufReader::new(child.stdout.take().expect("its output is a pipe")).lines();
         let line = lines.find_map(|l| l.ok().filter(|l| l.starts_with("listening on ")));
         let port = line.and_then(|l| l.rsplit(':').next().and_then(|p| p.trim().parse().ok()));
@@ -120,8 +121,14 @@ impl Server {
 
     /// One request on a connection of its own: status, headers in lower case, body.
     pub fn request(&self, method: &str, path: &str, id: Option<&str>, body: Option<&Value>) -> (u16, String, Vec<u8>) {
+        let id = id.map(|id| format!("X-Request-Id: {id}\r\n")).unwrap_or_default();
+        self.request_with(method, path, &id, body)
+    }
+
+    /// The same with these headers, each with its line's end.
+    pub fn request_with(&self, method: &str, path: &str, headers: &str, body: Option<&Value>) -> (u16, String, Vec<u8>) {
         let mut stream = self.connect();
-        send(&mut stream, method, path, id, body, true);
+        send(&mut stream, method, path, headers, body);
         let mut all = Vec::new();
         stream.read_to_end(&mut all).expect("the answer can be read");
         let at = all.windows(4).position(|w| w == b"\r\n\r\n").expect("an answer has a head");
@@ -222,12 +229,10 @@ impl Drop for Server {
     }
 }
 
-fn send(stream: &mut TcpStream, method: &str, path: &str, id: Option<&str>, body: Option<&Value>, close: bool) {
+fn send(stream: &mut TcpStream, method: &str, path: &str, headers: &str, body: Option<&Value>) {
     let body = body.map(Value::to_string).unwrap_or_default();
-    let id = id.map(|id| format!("X-Request-Id: {id}\r\n")).unwrap_or_default();
-    let close = if close { "Connection: close\r\n" } else { "" };
     let head = format!(
-        "{method} {path} HTTP/1.1\r\nHost: t\r\n{close}{id}Content-Type: application/json\r\nContent-Length: {}\r\n\r\n",
+        "{method} {path} HTTP/1.1\r\nHost: t\r\nConnection: close\r\n{headers}Content-Type: application/json\r\nContent-Length: {}\r\n\r\n",
         body.len()
     );
     stream.write_all(format!("{head}{body}").as_bytes()).expect("the request can be sent");

@@ -33,6 +33,9 @@ impl<R: Rules> Dispatch<R> {
             acknowledged,
             told,
             dismissed,
+            policy,
+            unread,
+            first,
             rules: _,
         } = self;
         (key, call.state(), call.register(), call.delivery(), call.is_voided()).hash(out);
@@ -44,12 +47,13 @@ impl<R: Rules> Dispatch<R> {
         left.sort();
         left.hash(out);
         self.is_queued().then(|| queue.left(now)).hash(out);
-        (self.grace_ends().map(|at| at.since(now)), *dismissed).hash(out);
+        (self.answer_ends().map(|at| at.since(now)), *dismissed).hash(out);
         call.needs_retry().then(|| (repeat.0.since(now), repeat.1)).hash(out);
         // Only an unsound rule looks at it.
         cancelled.filter(|_| call.needs_retry()).map(|since| R::time_releases(now.since(since))).hash(out);
         ended.as_ref().map(|outcome| (outcome.cause, &outcome.reason)).hash(out);
         (usage.prompt, usage.cached_prompt, usage.generated).hash(out);
         (accepted, acknowledged, told).hash(out);
+        (policy, unread.map(|unread| unread.delivery), self.grace().map(|grace| (grace.left(now), grace.cause())), first).hash(out);
     }
 }

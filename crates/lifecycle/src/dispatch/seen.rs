@@ -1,4 +1,4 @@
-//! What a dispatch tells of its current attempt: whose words count, what it has to do, since when.
+//! What a dispatch tells of its current attempt: whose words count, what it has to do, since when; and when to look at it again.
 //!
 //! Invariant: nothing is changed here.
 
@@ -41,5 +41,21 @@ impl<R: Rules> Dispatch<R> {
         let (n, each) = self.asked();
         let left = if self.call.outcome().is_some() { 0 } else { u64::from(n) * u64::from(each) };
         Some((place.worker, Load { tokens: left.saturating_sub(u64::from(self.usage.generated)), runs: 1 }))
+    }
+
+    /// When it has to be looked at again; `None` if nothing of it waits for a time.
+    pub fn due(&self) -> Option<Time> {
+        let repeat = self.call.needs_retry().then_some(self.repeat.0);
+        let is_open = self.call.outcome().is_none();
+        let queue = self.is_waiting().then_some(self.queue.at());
+        let deadlines = self.deadlines.iter().filter(|_| is_open).map(|deadline| deadline.at());
+        [repeat, self.answer_ends(), queue, self.grace_until()].into_iter().flatten().chain(deadlines).min()
+    }
+
+    /// Until when readers wait for the worker's word on a run that is wanted to end.
+    pub(super) fn answer_ends(&self) -> Option<Time> {
+        let is_ending = self.call.wanted().is_some() && self.call.outcome().is_none();
+        let since = self.observed.filter(|_| is_ending && !self.dismissed)?;
+        Some(since.after(self.config.answer_grace))
     }
 }

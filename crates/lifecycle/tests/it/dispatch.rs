@@ -11,36 +11,36 @@ use lifecycle::{
 };
 use proptest::prelude::*;
 
-const ONE: (WorkerIndex, Incarnation) = (WorkerIndex(0), Incarnation(10));
-const TWO: (WorkerIndex, Incarnation) = (WorkerIndex(1), Incarnation(20));
-const CLOSED: Cause = Cause::ClientClosed;
+pub(crate) const ONE: (WorkerIndex, Incarnation) = (WorkerIndex(0), Incarnation(10));
+pub(crate) const TWO: (WorkerIndex, Incarnation) = (WorkerIndex(1), Incarnation(20));
+pub(crate) const CLOSED: Cause = Cause::ClientClosed;
 
-fn key() -> RunKey {
+pub(crate) fn key() -> RunKey {
     RunKey { tenant: Tenant::default(), run: RunId::parse("r").expect("an id") }
 }
 
-fn run(config: DispatchConfig) -> Dispatch {
+pub(crate) fn run(config: DispatchConfig) -> Dispatch {
     let work = Work { prompt: Prompt::Text("x".into()), params: Params { max_tokens: Some(7), n: 2, ..Params::default() } };
     let deadline = Deadline::from_left(Time(0), Duration::from_secs(60), Cause::GatewayDeadline);
     Dispatch::new(key(), work, vec![deadline], config, Time(0))
 }
 
-fn at((worker, incarnation): (WorkerIndex, Incarnation), number: u64) -> Place {
+pub(crate) fn at((worker, incarnation): (WorkerIndex, Incarnation), number: u64) -> Place {
     let model = ModelInfo { id: "m".into(), context: 100, default_max_tokens: 50, created: 0 };
     Place { worker, incarnation, number, model }
 }
 
-fn delta(attempt: u32) -> Word {
+pub(crate) fn delta(attempt: u32) -> Word {
     let attempt = AttemptId { key: key(), attempt };
     Word::Delta(Delta { attempt, sequence: 0, text: "t".into(), tokens: vec![1], logprobs: vec![], finish: None })
 }
 
-fn ended(cause: Cause) -> Word {
+pub(crate) fn ended(cause: Cause) -> Word {
     Word::Ended { outcome: Outcome::of(cause), usage: Usage { prompt: 3, cached_prompt: 0, generated: 1 } }
 }
 
 /// Each effect in a word.
-fn words(effects: &[F]) -> Vec<String> {
+pub(crate) fn words(effects: &[F]) -> Vec<String> {
     let word = |effect: &F| match effect {
         F::Send { worker, message: Down::Submit(submit) } => format!("submit #{} to {}", submit.attempt.attempt, worker.0),
         F::Send { worker, message: Down::Cancel { attempt, number, .. } } => {
@@ -63,7 +63,7 @@ fn words(effects: &[F]) -> Vec<String> {
 }
 
 /// At worker one, taken on.
-fn live(config: DispatchConfig) -> Dispatch {
+pub(crate) fn live(config: DispatchConfig) -> Dispatch {
     let mut run = run(config);
     assert_eq!(words(&run.place(at(ONE, 4), Time(0))), ["Dispatched/1", "submit #1 to 0"]);
     assert_eq!(words(&run.take_in(ONE, 1, Word::Accepted { prompt_tokens: 3 }, Time(1))), ["tell accepted"]);

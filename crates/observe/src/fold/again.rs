@@ -13,11 +13,12 @@ impl Run {
         if let Some(attempt) = self.attempt_mut(number) {
             attempt.handed_back = true;
         }
+        self.stamps = without(&self.stamps, &[Milestone::CancelReceived, Milestone::CancelApplied]);
+        // In a grace somebody has left, whatever the worker does.
         if self.observed.is_none() {
             self.abandoned = None;
             self.meter.wanted_again();
-            let of_its_stop = [Milestone::DisconnectObserved, Milestone::CancelReceived, Milestone::CancelApplied];
-            self.stamps = without(&self.stamps, &of_its_stop);
+            self.stamps = without(&self.stamps, &[Milestone::DisconnectObserved]);
         }
     }
 }
@@ -27,7 +28,7 @@ pub(super) fn unreleased(stamps: &Milestones) -> Milestones {
     without(stamps, &[Milestone::FenceCompleted, Milestone::Released])
 }
 
-fn without(stamps: &Milestones, these: &[Milestone]) -> Milestones {
+pub(super) fn without(stamps: &Milestones, these: &[Milestone]) -> Milestones {
     let mut kept = Milestones::default();
     for (milestone, at) in stamps.iter() {
         if let (Some(at), false) = (at, these.contains(&milestone)) {

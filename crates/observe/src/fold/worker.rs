@@ -172,7 +172,10 @@ impl Run {
         let first = self.stamps.mark(Milestone::CancelApplied, record.at);
         self.mark_stopping(record.attempt);
         match self.abandoned {
-            Some((since, why)) if first => totals.disconnect_to_cancel(why, record.at.since(since)),
+            // A worker that stops on its own account while somebody may still come back answers no cancel.
+            Some((since, why)) if first && !self.meter.holds() => {
+                totals.disconnect_to_cancel(why, record.at.since(self.asked_to_end(since)));
+            }
             Some(_) => {}
             None => self.abandon(record.at, cause, phase),
         }
@@ -195,8 +198,8 @@ impl Run {
         }
         self.blocks.peak = self.blocks.peak.max(receipt.blocks_peak);
         self.blocks.shared = self.blocks.shared.max(receipt.blocks_shared);
-        if let Some((since, cause)) = self.abandoned {
-            totals.disconnect_to_released(cause, record.at.since(since));
+        if let Some((since, cause)) = self.abandoned.filter(|_| !self.meter.holds()) {
+            totals.disconnect_to_released(cause, record.at.since(self.asked_to_end(since)));
         }
     }
 

@@ -60,6 +60,16 @@ impl<'a> Facts<'a> {
         self.at("/superseded").and_then(Value::as_array).into_iter().flatten().filter_map(Value::as_str).map(clean).collect()
     }
 
+    /// What a disconnect meant for it and who came back, where that was more than `cancel`.
+    pub(super) fn policy(self) -> Option<String> {
+        let policy = self.at("/on_disconnect").and_then(Value::as_str).map(clean).filter(|policy| policy != "cancel")?;
+        let (begun, resumed) = (self.count("/graces/begun"), self.count("/graces/resumed"));
+        let times = |n: u64| if n == 1 { "once".to_owned() } else { format!("{n} times") };
+        let back = if resumed == 0 { "nobody came back".to_owned() } else { format!("somebody came back {}", times(resumed)) };
+        let left = if begun == 0 { String::new() } else { format!("; its readers left {}, {back}", times(begun)) };
+        Some(format!("{policy} on a disconnect{left}"))
+    }
+
     /// How the caller went, in a word (`closed`, `reset`, `lost`, `stalled`); `None` if it stayed.
     pub(super) fn leaving(self) -> Option<String> {
         self.stamp(Milestone::DisconnectObserved)?;

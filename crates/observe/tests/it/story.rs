@@ -2,7 +2,7 @@
 
 use lifecycle::event::{Event, Record};
 use lifecycle::message::Receipt;
-use lifecycle::{Cause, Delivery, Incarnation, Outcome, Phase, RunId, RunKey, StepId, Tenant, Time};
+use lifecycle::{Cause, Delivery, Incarnation, OnDisconnect, Outcome, Phase, RunId, RunKey, StepId, Tenant, Time};
 use observe::{Clock, Journal, Limits, Scrape};
 
 /// A journal with the usual limits.
@@ -27,7 +27,7 @@ pub fn of_attempt(journal: &Journal, key: &RunKey, attempt: u32, us: u64, event:
 
 /// The front door's record.
 pub fn accepted() -> Event {
-    Event::Accepted { model: "smollm2-135m-instruct".into(), n: 1, stream: true }
+    Event::Accepted { model: "smollm2-135m-instruct".into(), n: 1, stream: true, on_disconnect: OnDisconnect::Cancel }
 }
 
 /// The submit is out, to a model with a context of 8192 positions.

@@ -59,8 +59,11 @@ impl Address {
 /// What the socket says.
 pub fn send(stream: &mut TcpStream, method: &str, path: &str, id: Option<&str>, body: &str) -> io::Result<()> {
     let id = id.map(|id| format!("X-Request-Id: {id}\r\n")).unwrap_or_default();
+    let key = crate::client::authorization().map_err(|why| io::Error::new(io::ErrorKind::InvalidInput, why.to_string()))?;
+    let key = key.map(|value| format!("Authorization: {value}\r\n")).unwrap_or_default();
     let length = body.len();
-    let head = format!("{method} {path} HTTP/1.1\r\nHost: kvit\r\n{id}Content-Type: application/json\r\nContent-Length: {length}\r\n\r\n");
+    let head =
+        format!("{method} {path} HTTP/1.1\r\nHost: kvit\r\n{id}{key}Content-Type: application/json\r\nContent-Length: {length}\r\n\r\n");
     stream.write_all(format!("{head}{body}").as_bytes())
 }
 

@@ -1,0 +1,87 @@
+//! Cancelling a run by name, on whichever gateway it is; and hearing what other gateways want of the runs here.
+//!
+//! Invariant: a run's end is decided where the run is; another gateway only asks for it, and whoever asked is told what is true.
+// contract: C-4 C-8 C-26
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use lifecycle::RunKey;
+use store::{StoreError, StoredRun, Survives, Wake, Write};
+use tokio::sync::broadcast::error::RecvError;
+use tokio::time::{Instant, MissedTickBehavior};
+
+use super::Keeper;
+use crate::calls::Calls;
+
+impl Calls {
+    /// Cancels by name and waits for the end, at most as long. False if there is no such run.
+    ///
+    /// # Errors
+    /// The run is not here, and the store is not there.
+    pub(crate) async fn cancel_anywhere(&self, key: &RunKey, wait: Duration) -> Result<bool, StoreError> {
+        let is_here = self.journal.run(key).is_some();
+        let Some(keeper) = self.keeper.as_ref().filter(|_| !is_here) else {
+            self.cancel_and_wait(key, wait).await;
+            return Ok(is_here);
+        };
+        let mut news = keeper.hub.subscribe(key);
+        let Some(run) = keeper.store.run(key).await? else { return Ok(false) };
+        if run.outcome.is_some() {
+            return Ok(true);
+        }
+        let write = Write::Want { run: key.clone(), cause: lifecycle::Cause::CancelRequested };
+        // Not by way of the recorder: whoever waits wants to know that it is written, and it depends on nothing before it.
+        keeper.store.commit(vec![write], Survives::Process).await?;
+        let until = Instant::now() + wait;
+        loop {
+            news.borrow_and_update();
+            if keeper.store.run(key).await?.is_none_or(|run: StoredRun| run.outcome.is_some()) || Instant::now() >= until {
+                return Ok(true);
+            }
+            let look_again = until.min(Instant::now() + keeper.config.poll);
+            let _ = tokio::time::timeout_at(look_again, news.changed()).await;
+        }
+    }
+
+    /// Hears what happens in the store, for as long as the gateway serves. News may be lost, so everything is also looked at every `poll`.
+    pub(crate) async fn hear_store(self: &Arc<Self>, keeper: &Keeper) {
+        let mut wakes = keeper.store.wakes();
+        let mut poll = tokio::time::interval(keeper.config.poll);
+        poll.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        loop {
+            let wake = tokio::select! {
+                wake = wakes.recv() => wake,
+                _ = poll.tick() => Ok(Wake::Lost),
+            };
+            match wake {
+                Ok(Wake::Moved(key)) => keeper.hub.moved(&key),
+                Ok(Wake::Wanted(key)) if !self.is_live(&key) => {}
+                Ok(Wake::Wanted(_)) => self.apply_wanted(keeper).await,
+                Ok(Wake::Lost) | Err(RecvError::Lagged(_)) => {
+                    keeper.hub.all_moved();
+                    self.apply_wanted(keeper).await;
+                }
+                // The store sends nothing; looking is left.
+                Err(RecvError::Closed) => drop(poll.tick().await),
+            }
+        }
+    }
+
+    /// Whether a run is in the table.
+    fn is_live(&self, key: &RunKey) -> bool {
+        self.lock().entries.contains_key(key)
+    }
+
+    /// Ends the runs here that somebody at another gateway wants ended.
+    async fn apply_wanted(&self, keeper: &Keeper) {
+        // A store that is away is asked again soon.
+        for (key, cause) in keeper.store.wanted(self.incarnation).await.unwrap_or_default() {
+            self.with(&key, |entry| {
+                if !entry.dispatch.call().wanted_all().contains(&cause) {
+                    self.want(entry, cause);
+                }
+            });
+        }
+    }
+}

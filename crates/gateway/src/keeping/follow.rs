@@ -1,0 +1,104 @@
+//! Reading a run's events from the store, from any number on, while it runs here or elsewhere or when it has long ended.
+//!
+//! Invariant: every event once, in the order of their numbers; a follower holds nothing of a run and its leaving changes nothing.
+// contract: C-26
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use lifecycle::{RunKey, Said};
+use protocol::kept;
+use store::{StoreError, StoredRun};
+use tokio::sync::watch;
+
+use crate::calls::Calls;
+
+/// Events that are read at once.
+const PAGE: usize = 256;
+
+/// Somebody who reads a run's events.
+pub(crate) struct Follow {
+    calls: Arc<Calls>,
+    key: RunKey,
+    after: u64,
+    ready: VecDeque<(u64, Said)>,
+    news: watch::Receiver<u64>,
+    over: bool,
+}
+
+impl Calls {
+    /// What is known of a run in the store. `None` if there is no such run, or no store.
+    ///
+    /// # Errors
+    /// The store is not there.
+    pub(crate) async fn known(&self, key: &RunKey) -> Result<Option<StoredRun>, StoreError> {
+        match &self.keeper {
+            Some(keeper) => keeper.store.run(key).await,
+            None => Ok(None),
+        }
+    }
+
+    /// Reads a run's events from the one after `after` on. `None` if there is no such run, or no store.
+    ///
+    /// # Errors
+    /// The store is not there.
+    pub(crate) async fn follow(self: &Arc<Self>, key: &RunKey, after: u64) -> Result<Option<Follow>, StoreError> {
+        let Some(keeper) = &self.keeper else { return Ok(None) };
+        // Before the first look, so that nothing falls between it and the first wait.
+        let news = keeper.hub.subscribe(key);
+        let known = keeper.store.run(key).await?;
+        Ok(known.map(|_| Follow { calls: self.clone(), key: key.clone(), after, ready: VecDeque::new(), news, over: false }))
+    }
+}
+
+impl Follow {
+    /// The next event; `None` after the last.
+    pub(crate) async fn next(&mut self) -> Option<(u64, Said)> {
+        loop {
+            if let Some((number, said)) = self.ready.pop_front() {
+                self.after = number;
+                self.over = matches!(said, Said::End { .. });
+                return Some((number, said));
+            }
+            if self.over {
+                return None;
+            }
+            self.news.borrow_and_update();
+            match self.read().await {
+                Ok(true) => {}
+                Ok(false) if self.over => return None,
+                // Nothing new, or no store: news may be lost, so it is looked for as well.
+                Ok(false) | Err(_) => {
+                    let poll = self.calls.keeper.as_ref()?.config.poll;
+                    // A hub that is gone is a gateway that is gone.
+                    let _ = tokio::time::timeout(poll, self.news.changed()).await;
+                }
+            }
+        }
+    }
+
+    /// Whether there was anything. A run that has ended and has nothing more is over.
+    async fn read(&mut self) -> Result<bool, StoreError> {
+        if self.page().await? {
+            return Ok(true);
+        }
+        let Some(keeper) = &self.calls.keeper else { return Ok(false) };
+        if keeper.store.run(&self.key).await?.is_some_and(|run| run.outcome.is_none()) {
+            return Ok(false);
+        }
+        // It may have ended between the two looks.
+        let last = self.page().await?;
+        self.over = !last;
+        Ok(last)
+    }
+
+    async fn page(&mut self) -> Result<bool, StoreError> {
+        let Some(keeper) = &self.calls.keeper else { return Ok(false) };
+        let events = keeper.store.events(&self.key, self.after, PAGE).await?;
+        for event in events {
+            let said = kept::read_said(&event.body).map_err(|e| StoreError::Unreadable(e.to_string()))?;
+            self.ready.push_back((event.number, said));
+        }
+        Ok(!self.ready.is_empty())
+    }
+}

@@ -1,0 +1,135 @@
+//! A run's events in the gateway that has the run: numbered as they are said, written if they are kept, and not said twice by an attempt
+//! that repeats what an earlier one had said.
+//!
+//! Invariant: numbers go up by one from 1; an event that differs from what was said before ends the run and is not said.
+// contract: C-26
+
+use std::collections::{HashMap, VecDeque};
+
+use lifecycle::message::{Delta, Submit};
+use lifecycle::{AttemptId, Incarnation, Outcome, Said, Work};
+use protocol::kept;
+use store::{StoredEvent, StoredRun};
+
+/// What of a delta has to be the same when a run is computed again.
+#[derive(Clone, PartialEq, Debug)]
+struct Heard {
+    text: String,
+    tokens: Vec<u32>,
+    finish: Option<lifecycle::Cause>,
+}
+
+impl Heard {
+    fn of(delta: &Delta) -> Heard {
+        Heard { text: delta.text.clone(), tokens: delta.tokens.clone(), finish: delta.finish }
+    }
+}
+
+/// Where a run's events stand.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Log {
+    /// They are written to the store.
+    pub(crate) keeps: bool,
+    /// It goes on without readers.
+    pub(crate) is_background: bool,
+    /// The run is given to another gateway: nothing more is written of it here.
+    pub(crate) parked: bool,
+    /// The attempt whose beginning is written.
+    pub(crate) begun: u32,
+    last: u64,
+    accepted: bool,
+    /// What an earlier attempt said and this one has yet to repeat, by sequence.
+    before: HashMap<u32, VecDeque<Heard>>,
+    /// The end, until the store has it: since when, and what.
+    pub(crate) end: Option<(lifecycle::Time, Said)>,
+}
+
+/// What to do with something that was said.
+#[derive(Debug, PartialEq)]
+pub(crate) enum Fate {
+    /// It is the event of this number.
+    Event(u64),
+    /// It was said before.
+    Known,
+    /// Something else was said in its place before.
+    Differs,
+}
+
+impl Log {
+    /// A run that begins now.
+    pub(crate) fn new(keeps: bool, is_background: bool) -> Log {
+        Log { keeps, is_background, ..Log::default() }
+    }
+
+    /// A run that goes on after these events.
+    pub(crate) fn after(events: &[(u64, Said)]) -> Log {
+        let mut log = Log::new(true, true);
+        for (number, said) in events {
+            log.last = *number;
+            match said {
+                Said::Accepted => log.accepted = true,
+                Said::Delta(delta) => log.before.entry(delta.sequence).or_default().push_back(Heard::of(delta)),
+                Said::End { .. } => {}
+            }
+        }
+        log
+    }
+
+    /// Whether it was said that a worker took the run on.
+    pub(crate) fn was_accepted(&self) -> bool {
+        self.accepted
+    }
+
+    /// Numbers something that is said.
+    pub(crate) fn say(&mut self, said: &Said) -> Fate {
+        match said {
+            Said::Accepted if std::mem::replace(&mut self.accepted, true) => return Fate::Known,
+            Said::Delta(delta) => {
+                let before = self.before.get_mut(&delta.sequence).and_then(VecDeque::pop_front);
+                match before {
+                    Some(before) if before == Heard::of(delta) => return Fate::Known,
+                    Some(_) => return Fate::Differs,
+                    None => {}
+                }
+            }
+            Said::Accepted | Said::End { .. } => {}
+        }
+        self.last += 1;
+        Fate::Event(self.last)
+    }
+}
+
+/// An event as it is stored.
+pub(super) fn event(attempt: &AttemptId, number: u64, said: &Said) -> StoredEvent {
+    StoredEvent { number, body: kept::said(attempt, said) }
+}
+
+/// A run's request as it is stored: what a worker is asked for, and behind it the front door's own part.
+pub(super) fn request(work: &Work, attempt: &AttemptId, door: &[u8]) -> Result<Vec<u8>, protocol::Error> {
+    let (prompt, params) = (work.prompt.clone(), work.params.clone());
+    let attempt = AttemptId { attempt: attempt.attempt.max(1), ..attempt.clone() };
+    let asked = kept::asked(&Submit { attempt, worker: Incarnation(0), number: 1, prompt, params, deadlines: Vec::new() })?;
+    let length = u32::try_from(asked.len()).unwrap_or(u32::MAX);
+    Ok([&length.to_be_bytes(), asked.as_slice(), door].concat())
+}
+
+fn parts(run: &StoredRun) -> Option<(&[u8], &[u8])> {
+    let (length, rest) = run.request.as_deref()?.split_first_chunk::<4>()?;
+    rest.split_at_checked(u32::from_be_bytes(*length) as usize)
+}
+
+/// What a worker was asked for.
+pub(super) fn work(run: &StoredRun) -> Option<Work> {
+    let Submit { prompt, params, .. } = kept::read_asked(parts(run)?.0).ok()?;
+    Some(Work { prompt, params })
+}
+
+/// The front door's own part of a stored request.
+pub(crate) fn door_part(run: &StoredRun) -> Option<&[u8]> {
+    Some(parts(run)?.1)
+}
+
+/// How a stored run ended, as its last event says it.
+pub(super) fn end(run: &StoredRun, outcome: &Outcome) -> Said {
+    Said::End { outcome: outcome.clone(), usage: run.usage }
+}

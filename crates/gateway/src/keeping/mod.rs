@@ -1,0 +1,101 @@
+//! What of a run outlives this process: its acceptance, its events where they are kept, its outcome, its record.
+//!
+//! The table decides and says what is to be written; one task, the recorder, commits it in groups, in the order of the decisions. No token
+//! waits for a disk: an interactive run waits for the store twice, before it begins and before its end is told, and no longer than
+//! `store_patience` if the store is not there. A background run is not answered before it is safe, and nobody reads an event of it that is not.
+//!
+//! Invariant: what is written of a run is written in the order in which it was decided; what was refused is never computed.
+// contract: C-5 C-26
+
+mod accept;
+mod cancel;
+mod follow;
+mod hub;
+mod log;
+mod owners;
+mod recorder;
+mod say;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use store::{RunStore, StoreError, Survives, Write, Wrote};
+use tokio::sync::{mpsc, oneshot};
+
+pub(crate) use follow::Follow;
+pub(crate) use log::{Log, door_part};
+pub(crate) use recorder::Jobs;
+
+use crate::config::KeepConfig;
+use hub::Hub;
+use recorder::{After, Job};
+
+/// The way to the store.
+pub(crate) struct Keeper {
+    pub(crate) store: Arc<dyn RunStore>,
+    pub(crate) config: KeepConfig,
+    jobs: mpsc::UnboundedSender<Job>,
+    /// Writes that are not committed yet.
+    waiting: AtomicUsize,
+    /// The last commit went well.
+    available: AtomicBool,
+    pub(crate) hub: Hub,
+    /// Runs that went on though the store had not answered in time.
+    pub(crate) late: AtomicU64,
+}
+
+impl Keeper {
+    pub(crate) fn new(store: Arc<dyn RunStore>, config: KeepConfig) -> (Keeper, Jobs) {
+        let (jobs, receive) = mpsc::unbounded_channel();
+        let keeper = Keeper {
+            store,
+            config,
+            jobs,
+            waiting: AtomicUsize::new(0),
+            available: AtomicBool::new(true),
+            hub: Hub::default(),
+            late: AtomicU64::new(0),
+        };
+        (keeper, receive)
+    }
+
+    /// Writes that wait for the store.
+    pub(crate) fn waiting(&self) -> usize {
+        self.waiting.load(Ordering::Relaxed)
+    }
+
+    /// Whether the store answered last.
+    pub(crate) fn is_available(&self) -> bool {
+        self.available.load(Ordering::Relaxed)
+    }
+
+    /// Whether so much waits that nothing new is taken on.
+    pub(crate) fn is_full(&self) -> bool {
+        self.waiting() >= self.config.queue_max
+    }
+
+    fn send(&self, writes: Vec<Write>, survives: Survives, after: After) {
+        self.waiting.fetch_add(writes.len(), Ordering::Relaxed);
+        // The recorder goes last of all; what comes after it has nobody to tell.
+        let _ = self.jobs.send(Job { writes, survives, after });
+    }
+
+    /// Writes in its turn, however long the store is away. Nobody waits for it.
+    pub(crate) fn write(&self, write: Write, survives: Survives) {
+        self.send(vec![write], survives, After::Nothing);
+    }
+
+    /// Writes in its turn, and says what became of it. A write that `may_be_refused` is answered with an error if the store is not there, and
+    /// undone when it is back.
+    async fn ask(&self, write: Write, survives: Survives, may_be_refused: bool) -> Result<Wrote, StoreError> {
+        let (reply, answer) = oneshot::channel();
+        self.send(vec![write], survives, After::Reply { reply, may_be_refused });
+        answer.await.unwrap_or_else(|_| Err(StoreError::Unavailable("this process stops".to_owned())))
+    }
+}
+
+/// Milliseconds of the calendar.
+pub(crate) fn now_ms() -> i64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| i64::try_from(d.as_millis()).unwrap_or(i64::MAX))
+}

@@ -1,0 +1,116 @@
+//! What the table says of a run, on its way to the readers and to the store.
+//!
+//! Invariant: no reader is told a run's end before the store has it, but of a run that nobody needs later while the store is away.
+// contract: C-5 C-6 C-26
+
+use lifecycle::message::Usage;
+use lifecycle::{AttemptId, Cause, Delivery, Outcome, RunKey, Said, Time};
+use store::{Survives, Write, Wrote};
+
+use super::log::{self, Fate};
+use super::recorder::After;
+use super::{Keeper, now_ms};
+use crate::calls::{Calls, Entry};
+
+impl Keeper {
+    /// A run went on though the store had not answered in time.
+    pub(super) fn is_late(&self) {
+        self.late.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+    }
+}
+
+impl Calls {
+    /// Something is said of a run: it gets its number, is written if the run's events are kept, and is told.
+    pub(crate) fn say(&self, entry: &mut Entry, said: Said) {
+        let number = match entry.log.say(&said) {
+            Fate::Event(number) => number,
+            Fate::Known => return,
+            Fate::Differs => {
+                tracing::error!(run = %entry.key.run, "computed again, it differs from what was said before");
+                return self.want(entry, Cause::WorkerError);
+            }
+        };
+        let Some(keeper) = self.keeper.as_ref().filter(|_| !entry.log.parked) else { return self.tell(entry, said) };
+        let attempt = AttemptId { key: entry.key.clone(), attempt: entry.dispatch.call().attempt() };
+        match &said {
+            Said::End { outcome, usage } => {
+                self.keep_end(keeper, entry, &attempt, number, (outcome, *usage), &said);
+                entry.log.end = Some((self.now(), said));
+            }
+            _ => {
+                if entry.log.keeps {
+                    let events = vec![log::event(&attempt, number, &said)];
+                    keeper.write(Write::Append { attempt, owner: self.incarnation, events }, Survives::Process);
+                }
+                self.tell(entry, said);
+            }
+        }
+    }
+
+    fn keep_end(&self, keeper: &Keeper, entry: &Entry, attempt: &AttemptId, number: u64, (outcome, usage): (&Outcome, Usage), said: &Said) {
+        let last = entry.log.keeps.then(|| log::event(attempt, number, said));
+        let (attempt, outcome) = (attempt.clone(), outcome.clone());
+        let end = Write::End { attempt, owner: self.incarnation, outcome, usage, last, now_ms: now_ms() };
+        let survives = if entry.log.is_background { Survives::Machine } else { Survives::Process };
+        keeper.send(vec![end], survives, After::Ended(entry.key.clone()));
+    }
+
+    /// The store has a run's outcome: this gateway's, or, if another one had taken the run over, that one's.
+    pub(super) fn outcome_kept(&self, key: &RunKey, wrote: Wrote) {
+        self.with(key, |entry| {
+            let Some((_, said)) = entry.log.end.take() else { return };
+            let said = match (wrote, said) {
+                (Wrote::Stands(run), Said::End { outcome, usage }) => {
+                    let stands = run.outcome.unwrap_or_else(|| outcome.clone());
+                    if stands.cause != outcome.cause {
+                        tracing::error!(run = %key.run, stands = %stands.cause, late = %outcome.cause, "another gateway had ended it");
+                    }
+                    Said::End { outcome: stands, usage }
+                }
+                (_, said) => said,
+            };
+            entry.seats.send(&said, self.now());
+        });
+    }
+
+    /// Tells an end that the store has not taken in time, if nobody needs it later. When it is to be looked at again.
+    pub(crate) fn tell_late_end(&self, entry: &mut Entry, now: Time) -> Option<Time> {
+        let keeper = self.keeper.as_ref()?;
+        let (since, said) = entry.log.end.take()?;
+        let due = since.after(keeper.config.patience);
+        if entry.log.is_background || now < due {
+            entry.log.end = Some((since, said));
+            return (!entry.log.is_background).then_some(due);
+        }
+        keeper.is_late();
+        entry.seats.send(&said, now);
+        None
+    }
+
+    /// An attempt of a run begins.
+    pub(crate) fn keep_begin(&self, entry: &mut Entry) {
+        let Some(keeper) = self.keeper.as_ref().filter(|_| !entry.log.parked) else { return };
+        let attempt = entry.dispatch.call().attempt();
+        // More than one may lie between what is written and this one: a run that was taken over.
+        for from in std::mem::replace(&mut entry.log.begun, attempt)..attempt {
+            keeper.write(Write::Begin { run: entry.key.clone(), from, owner: self.incarnation }, Survives::Process);
+        }
+    }
+
+    /// Background runs that still run at a shutdown's end are written down no further: here they are cancelled, and whoever takes them over
+    /// goes on with them.
+    // contract: C-25
+    pub(crate) fn park_background(&self) {
+        if self.keeper.is_some() {
+            self.each(|entry| entry.log.is_background && entry.dispatch.call().outcome().is_none(), |entry| entry.log.parked = true);
+        }
+    }
+
+    /// A run has settled: its record is kept.
+    pub(crate) fn keep_record(&self, entry: &Entry) {
+        let Some(keeper) = self.keeper.as_ref().filter(|_| !entry.log.parked) else { return };
+        let Some(record) = self.journal.run(&entry.key).and_then(|run| serde_json::to_vec(&run).ok()) else { return };
+        let delivery = entry.dispatch.call().delivery().unwrap_or(Delivery::None);
+        keeper.write(Write::Record { run: entry.key.clone(), delivery, record }, Survives::Process);
+    }
+}

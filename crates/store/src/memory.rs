@@ -1,0 +1,392 @@
+//! A run store that is simulated in memory: the naive reference that the real ones are compared with, and what other crates' tests run on.
+//!
+//! Everything is a list that is searched; nothing outlives it, whatever a commit was told to survive.
+//!
+//! Invariant: what it answers is what the trait says, in the plainest words that say it.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use async_trait::async_trait;
+use lifecycle::{AttemptId, Cause, Incarnation, Outcome, RunKey, Tenant};
+use tokio::sync::broadcast;
+
+use crate::sql::accept::{joinable, names};
+use crate::sql::db::storable;
+use crate::{
+    Effect, EffectState, Hook, NewRun, RunQuery, RunStore, StoreConfig, StoreError, StoredEvent, StoredRun, Survives, Wake, Write, Wrote,
+};
+
+#[derive(Clone)]
+struct Kept {
+    fresh: String,
+    run: StoredRun,
+    events: Vec<StoredEvent>,
+    effects: Vec<Effect>,
+}
+
+#[derive(Clone)]
+struct Key {
+    tenant: Tenant,
+    name: String,
+    digest: [u8; 32],
+    run: RunKey,
+}
+
+#[derive(Clone)]
+struct Outbox {
+    hook: Hook,
+    over: bool,
+}
+
+#[derive(Clone, Default)]
+struct State {
+    /// In the order of their acceptance.
+    runs: Vec<Kept>,
+    keys: Vec<Key>,
+    hooks: Vec<Outbox>,
+    lives: Vec<(Incarnation, u64)>,
+}
+
+/// The store.
+pub struct Memory {
+    state: Mutex<State>,
+    config: StoreConfig,
+    exclusive: bool,
+    away: Mutex<bool>,
+    wakes: broadcast::Sender<Wake>,
+}
+
+impl Memory {
+    /// An empty store. `exclusive` is what [`RunStore::is_exclusive`] says.
+    pub fn new(config: StoreConfig, exclusive: bool) -> Arc<Memory> {
+        let (wakes, _) = broadcast::channel(config.wakes_max.max(1));
+        Arc::new(Memory { state: Mutex::default(), config, exclusive, away: Mutex::new(false), wakes })
+    }
+
+    /// As long as it is away everything is [`StoreError::Unavailable`] and changes nothing.
+    pub fn set_away(&self, away: bool) {
+        *self.away.lock().unwrap_or_else(PoisonError::into_inner) = away;
+    }
+
+    fn state(&self) -> Result<MutexGuard<'_, State>, StoreError> {
+        if *self.away.lock().unwrap_or_else(PoisonError::into_inner) {
+            return Err(StoreError::Unavailable("it is away".to_owned()));
+        }
+        Ok(self.state.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+impl State {
+    fn kept(&self, key: &RunKey) -> Option<&Kept> {
+        self.runs.iter().find(|kept| kept.run.key == *key)
+    }
+
+    fn kept_mut(&mut self, key: &RunKey) -> Option<&mut Kept> {
+        self.runs.iter_mut().find(|kept| kept.run.key == *key)
+    }
+
+    fn stands(&self, key: &RunKey) -> Wrote {
+        self.kept(key).map_or(Wrote::Absent, |kept| Wrote::Stands(Box::new(kept.run.clone())))
+    }
+
+    /// The run, if this owner may write to this attempt.
+    fn current(&mut self, attempt: &AttemptId, owner: Incarnation) -> Option<&mut Kept> {
+        let holds = |kept: &&mut Kept| kept.run.attempt == attempt.attempt && kept.run.owner == owner && kept.run.outcome.is_none();
+        self.kept_mut(&attempt.key).filter(holds)
+    }
+
+    fn apply(&mut self, write: Write, wakes: &mut Vec<Wake>) -> Wrote {
+        match write {
+            Write::Accept(new) => self.accept(*new),
+            Write::Begin { run, from, owner } => {
+                let attempt = AttemptId { key: run, attempt: from };
+                let Some(kept) = self.current(&attempt, owner) else { return self.stands(&attempt.key) };
+                kept.run.attempt += 1;
+                Wrote::Done
+            }
+            Write::Append { attempt, owner, events } => {
+                let Some(kept) = self.current(&attempt, owner) else { return self.stands(&attempt.key) };
+                let numbers: Vec<u64> = events.iter().map(|event| event.number).collect();
+                let expected: Vec<u64> = (kept.run.last_event + 1..).take(events.len()).collect();
+                if events.is_empty() || numbers != expected {
+                    return self.stands(&attempt.key);
+                }
+                kept.run.last_event += events.len() as u64;
+                kept.events.extend(events);
+                wakes.push(Wake::Moved(attempt.key));
+                Wrote::Done
+            }
+            Write::End { attempt, owner, outcome, usage, last, now_ms } => {
+                let Some(kept) = self.current(&attempt, owner) else { return self.stands(&attempt.key) };
+                if last.as_ref().is_some_and(|last| last.number != kept.run.last_event + 1) {
+                    return self.stands(&attempt.key);
+                }
+                let reason = outcome.reason.as_deref().map(storable);
+                kept.run.outcome = Some(Outcome { cause: outcome.cause, reason });
+                (kept.run.usage, kept.run.ended_ms) = (usage, Some(now_ms));
+                kept.run.last_event += last.iter().len() as u64;
+                kept.events.extend(last);
+                wakes.push(Wake::Moved(attempt.key));
+                Wrote::Done
+            }
+            Write::Record { run, delivery, record } => match self.kept_mut(&run).filter(|kept| kept.run.outcome.is_some()) {
+                None => self.stands(&run),
+                Some(kept) => {
+                    kept.run.delivery = Some(delivery);
+                    kept.run.record = Some(record).filter(|_| !kept.run.erased);
+                    Wrote::Done
+                }
+            },
+            Write::Want { run, cause } => match self.kept_mut(&run).filter(|kept| kept.run.outcome.is_none()) {
+                None => self.stands(&run),
+                Some(kept) => {
+                    kept.run.wanted.get_or_insert(cause);
+                    wakes.push(Wake::Wanted(run));
+                    Wrote::Done
+                }
+            },
+            Write::TakeOver { run, from, to } => {
+                let held = |kept: &&mut Kept| kept.run.owner == from && kept.run.outcome.is_none();
+                let Some(kept) = self.kept_mut(&run).filter(held) else { return self.stands(&run) };
+                kept.run.owner = to;
+                wakes.push(Wake::Moved(run));
+                Wrote::Taken(Box::new(kept.run.clone()))
+            }
+            Write::Beat { owner, .. } => {
+                match self.lives.iter_mut().find(|(life, _)| *life == owner) {
+                    Some((_, beat)) => *beat += 1,
+                    None => self.lives.push((owner, 1)),
+                }
+                Wrote::Done
+            }
+            Write::Leave { owner } => {
+                self.lives.retain(|(life, _)| *life != owner);
+                Wrote::Done
+            }
+            Write::Erase { run } => self.erase(&run),
+            Write::Intend { run, effect } => self.intend(&run, effect),
+            Write::Move { run, key, from, to, detail, now_ms } => self.move_effect((&run, &key), &from, (to, detail), now_ms),
+            Write::Hook(mut hook) => {
+                (hook.id, hook.url) = (storable(&hook.id), storable(&hook.url));
+                if self.hooks.iter().all(|there| there.hook.id != hook.id) {
+                    self.hooks.push(Outbox { hook, over: false });
+                }
+                Wrote::Done
+            }
+            Write::HookTried { id, due_ms } => self.hook_tried(&storable(&id), due_ms),
+        }
+    }
+
+    fn accept(&mut self, new: NewRun) -> Wrote {
+        let name = new.joining.as_ref().map(|(name, _)| storable(name));
+        let before = self.keys.iter().find(|key| key.tenant == new.tenant && Some(&key.name) == name.as_ref());
+        let before = before.and_then(|key| Some((key.digest, self.kept(&key.run)?)));
+        if let (Some((digest, kept)), Some((_, asked))) = (before, &new.joining) {
+            match (kept.fresh == new.fresh.as_str(), joinable(&kept.run), digest == *asked) {
+                (true, _, _) => return Wrote::Accepted(kept.run.key.run.clone()),
+                (_, true, true) => return Wrote::Joined(Box::new(kept.run.clone())),
+                (_, true, false) => return Wrote::OtherBody,
+                (_, false, _) => {}
+            }
+        }
+        let named = |run| RunKey { tenant: new.tenant.clone(), run };
+        let Some(first) = names(&new).next() else { return Wrote::Absent };
+        if self.kept(&named(first)).is_some() {
+            let again = names(&new).filter_map(|name| self.kept(&named(name))).find(|kept| kept.fresh == new.fresh.as_str());
+            if let Some(again) = again {
+                return Wrote::Accepted(again.run.key.run.clone());
+            }
+        }
+        let free = names(&new).find(|name| self.kept(&named(name.clone())).is_none());
+        let Some(run) = free else { return self.stands(&named(new.fresh.clone())) };
+        let key = named(run.clone());
+        if let (Some(name), Some((_, digest))) = (name, new.joining) {
+            self.keys.retain(|key| key.tenant != new.tenant || key.name != name);
+            self.keys.push(Key { tenant: new.tenant.clone(), name, digest, run: key.clone() });
+        }
+        let stored = StoredRun {
+            key,
+            door: storable(&new.door),
+            model: storable(&new.model),
+            caller: storable(&new.caller),
+            on_disconnect: new.on_disconnect,
+            keeps: new.keeps,
+            owner: new.owner,
+            attempt: 0,
+            outcome: None,
+            wanted: None,
+            usage: lifecycle::message::Usage::default(),
+            delivery: None,
+            last_event: 0,
+            created_ms: new.created_ms,
+            ended_ms: None,
+            expires_ms: new.expires_ms,
+            request: new.request,
+            record: None,
+            erased: false,
+        };
+        self.runs.push(Kept { fresh: new.fresh.as_str().to_owned(), run: stored, events: Vec::new(), effects: Vec::new() });
+        Wrote::Accepted(run)
+    }
+
+    fn erase(&mut self, run: &RunKey) -> Wrote {
+        let Some(kept) = self.kept_mut(run).filter(|kept| kept.run.outcome.is_some()) else { return self.stands(run) };
+        (kept.run.request, kept.run.record, kept.run.erased) = (None, None, true);
+        kept.events.clear();
+        for effect in &mut kept.effects {
+            (effect.description, effect.detail) = (String::new(), None);
+        }
+        Wrote::Done
+    }
+
+    fn intend(&mut self, run: &RunKey, mut effect: Effect) -> Wrote {
+        let Some(kept) = self.kept_mut(run) else { return Wrote::Absent };
+        (effect.key, effect.kind) = (storable(&effect.key), storable(&effect.kind));
+        if kept.run.erased {
+            (effect.description, effect.detail) = (String::new(), None);
+        }
+        if let Some(there) = kept.effects.iter().find(|there| there.key == effect.key) {
+            return Wrote::Effect(there.clone());
+        }
+        kept.effects.push(effect.clone());
+        Wrote::Effect(effect)
+    }
+
+    fn move_effect(
+        &mut self,
+        (run, key): (&RunKey, &str),
+        from: &[EffectState],
+        (to, detail): (EffectState, Option<Vec<u8>>),
+        now_ms: i64,
+    ) -> Wrote {
+        let Some(kept) = self.kept_mut(run) else { return Wrote::Absent };
+        let erased = kept.run.erased;
+        let Some(effect) = kept.effects.iter_mut().find(|effect| effect.key == storable(key)) else { return Wrote::Absent };
+        if !from.contains(&effect.state) {
+            return Wrote::EffectStands(effect.clone());
+        }
+        (effect.state, effect.updated_ms) = (to, now_ms);
+        if detail.is_some() && !erased {
+            effect.detail = detail;
+        }
+        Wrote::Effect(effect.clone())
+    }
+
+    fn hook_tried(&mut self, id: &str, due_ms: Option<i64>) -> Wrote {
+        let Some(at) = self.hooks.iter().position(|there| there.hook.id == id) else { return Wrote::Absent };
+        if self.hooks[at].over {
+            return Wrote::Done;
+        }
+        self.hooks[at].hook.tries += 1;
+        match due_ms {
+            Some(due_ms) => self.hooks[at].hook.due_ms = due_ms,
+            None => {
+                self.hooks[at].over = true;
+                if self.kept(&self.hooks[at].hook.run).is_none() {
+                    self.hooks.remove(at);
+                }
+            }
+        }
+        Wrote::Done
+    }
+
+    /// Deletes up to `limit` runs that `over` gives a time of, the oldest such time first.
+    fn delete(&mut self, limit: usize, over: impl Fn(&StoredRun) -> Option<i64>) -> usize {
+        let mut old: Vec<(i64, RunKey)> = self.runs.iter().filter_map(|kept| Some((over(&kept.run)?, kept.run.key.clone()))).collect();
+        old.sort_by_key(|(at, _)| *at);
+        old.truncate(limit);
+        for (_, key) in &old {
+            self.runs.retain(|kept| kept.run.key != *key);
+            self.keys.retain(|name| name.run != *key);
+            self.hooks.retain(|there| !there.over || there.hook.run != *key);
+        }
+        old.len()
+    }
+}
+
+#[async_trait]
+impl RunStore for Memory {
+    async fn commit(&self, writes: Vec<Write>, _: Survives) -> Result<Vec<Wrote>, StoreError> {
+        let mut wakes = Vec::new();
+        let mut state = self.state()?;
+        let wrote = writes.into_iter().map(|write| state.apply(write, &mut wakes)).collect();
+        drop(state);
+        wakes.into_iter().filter(|_| self.config.notify).for_each(|wake| drop(self.wakes.send(wake)));
+        Ok(wrote)
+    }
+
+    async fn run(&self, key: &RunKey) -> Result<Option<StoredRun>, StoreError> {
+        Ok(self.state()?.kept(key).map(|kept| kept.run.clone()))
+    }
+
+    async fn runs(&self, tenant: &Tenant, query: &RunQuery) -> Result<Vec<StoredRun>, StoreError> {
+        let state = self.state()?;
+        let theirs: Vec<&StoredRun> = state.runs.iter().map(|kept| &kept.run).filter(|run| run.key.tenant == *tenant).collect();
+        let older = match &query.after {
+            None => theirs.len(),
+            Some(after) => theirs.iter().position(|run| run.key.run == *after).unwrap_or(0),
+        };
+        let cause = |run: &StoredRun| run.outcome.as_ref().map(|outcome| outcome.cause);
+        let asked = |run: &&&StoredRun| {
+            query.outcome.is_none_or(|kind| cause(run).map(Cause::outcome) == Some(kind))
+                && query.cause.is_none_or(|c| cause(run) == Some(c))
+        };
+        Ok(theirs[..older].iter().rev().filter(asked).take(query.limit).map(|run| (*run).clone()).collect())
+    }
+
+    async fn events(&self, key: &RunKey, after: u64, limit: usize) -> Result<Vec<StoredEvent>, StoreError> {
+        let state = self.state()?;
+        let events = state.kept(key).map(|kept| kept.events.as_slice()).unwrap_or_default();
+        Ok(events.iter().filter(|event| event.number > after).take(limit).cloned().collect())
+    }
+
+    async fn effects(&self, key: &RunKey) -> Result<Vec<Effect>, StoreError> {
+        Ok(self.state()?.kept(key).map(|kept| kept.effects.clone()).unwrap_or_default())
+    }
+
+    async fn owned(&self, owner: Incarnation, limit: usize) -> Result<Vec<StoredRun>, StoreError> {
+        let state = self.state()?;
+        let open = state.runs.iter().map(|kept| &kept.run).filter(|run| run.owner == owner && run.outcome.is_none());
+        Ok(open.take(limit).cloned().collect())
+    }
+
+    async fn wanted(&self, owner: Incarnation) -> Result<Vec<(RunKey, Cause)>, StoreError> {
+        let open = self.owned(owner, usize::MAX).await?;
+        Ok(open.into_iter().filter_map(|run| Some((run.key, run.wanted?))).collect())
+    }
+
+    async fn owners(&self) -> Result<Vec<(Incarnation, u64)>, StoreError> {
+        let state = self.state()?;
+        let mut owners: Vec<Incarnation> = state.runs.iter().filter(|kept| kept.run.outcome.is_none()).map(|kept| kept.run.owner).collect();
+        owners.sort();
+        owners.dedup();
+        let beat = |owner| state.lives.iter().find(|(life, _)| *life == owner).map_or(0, |(_, beat)| *beat);
+        Ok(owners.into_iter().map(|owner| (owner, beat(owner))).collect())
+    }
+
+    async fn due_hooks(&self, now_ms: i64, limit: usize) -> Result<Vec<Hook>, StoreError> {
+        let state = self.state()?;
+        let mut due: Vec<Hook> =
+            state.hooks.iter().filter(|there| !there.over && there.hook.due_ms <= now_ms).map(|there| there.hook.clone()).collect();
+        due.sort_by_key(|hook| hook.due_ms);
+        due.truncate(limit);
+        Ok(due)
+    }
+
+    async fn expire(&self, now_ms: i64, limit: usize) -> Result<u64, StoreError> {
+        let retention = i64::try_from(self.config.retention.as_millis()).unwrap_or(i64::MAX);
+        let mut state = self.state()?;
+        let said = |run: &StoredRun| run.expires_ms.filter(|at| run.ended_ms.is_some() && *at <= now_ms);
+        let default = |run: &StoredRun| run.ended_ms.filter(|at| run.expires_ms.is_none() && *at <= now_ms.saturating_sub(retention));
+        let deleted = state.delete(limit, said);
+        Ok((deleted + state.delete(limit - deleted, default)) as u64)
+    }
+
+    fn wakes(&self) -> broadcast::Receiver<Wake> {
+        self.wakes.subscribe()
+    }
+
+    fn is_exclusive(&self) -> bool {
+        self.exclusive
+    }
+}

@@ -1,0 +1,84 @@
+//! What is read: single statements, each bounded by the limit that its asker gives.
+
+use lifecycle::{Cause, Incarnation, RunKey, Tenant};
+
+use super::SqlStore;
+use super::rows::{self, effect_columns, hook_columns, life, life_text, run_columns};
+use super::trouble::Trouble;
+use super::writes::named;
+use crate::{Effect, Hook, RunQuery, StoredEvent, StoredRun};
+
+const RUN: &str = concat!("SELECT ", run_columns!(), " FROM kvit_run WHERE tenant = $1 AND run = $2");
+const RUNS: &str = concat!(
+    "SELECT ",
+    run_columns!(),
+    " FROM kvit_run WHERE tenant = $1 AND (CAST($2 AS TEXT) IS NULL OR kind = $2) AND (CAST($3 AS TEXT) IS NULL OR cause = $3) \
+     ORDER BY id DESC LIMIT $4"
+);
+const RUNS_AFTER: &str = concat!(
+    "SELECT ",
+    run_columns!(),
+    " FROM kvit_run WHERE tenant = $1 AND (CAST($2 AS TEXT) IS NULL OR kind = $2) AND (CAST($3 AS TEXT) IS NULL OR cause = $3) \
+     AND id < (SELECT id FROM kvit_run WHERE tenant = $1 AND run = $5) ORDER BY id DESC LIMIT $4"
+);
+const EVENTS: &str = "SELECT number, body FROM kvit_event \
+    WHERE run = (SELECT id FROM kvit_run WHERE tenant = $1 AND run = $2) AND number > $3 ORDER BY number LIMIT $4";
+const EFFECTS: &str = concat!(
+    "SELECT ",
+    effect_columns!(),
+    " FROM kvit_effect WHERE run = (SELECT id FROM kvit_run WHERE tenant = $1 AND run = $2) ORDER BY number"
+);
+const OWNED: &str = concat!("SELECT ", run_columns!(), " FROM kvit_run WHERE owner = $1 AND cause IS NULL ORDER BY id LIMIT $2");
+const WANTED: &str = "SELECT tenant, run, wanted FROM kvit_run WHERE owner = $1 AND cause IS NULL AND wanted IS NOT NULL ORDER BY id";
+const OWNERS: &str = "SELECT r.owner, COALESCE(l.beat, 0) FROM (SELECT DISTINCT owner FROM kvit_run WHERE cause IS NULL) r \
+    LEFT JOIN kvit_life l ON l.life = r.owner ORDER BY r.owner";
+const DUE_HOOKS: &str = concat!("SELECT ", hook_columns!(), " FROM kvit_hook WHERE due_ms <= $1 ORDER BY due_ms, number LIMIT $2");
+
+impl SqlStore {
+    pub(super) async fn read_run(&self, key: &RunKey) -> Result<Option<StoredRun>, Trouble> {
+        let rows = self.db.read(RUN, || named(key)).await?;
+        rows.first().map(|row| Ok(rows::run(row, &self.seal)?.run)).transpose()
+    }
+
+    pub(super) async fn read_runs(&self, tenant: &Tenant, query: &RunQuery) -> Result<Vec<StoredRun>, Trouble> {
+        let sql = if query.after.is_some() { RUNS_AFTER } else { RUNS };
+        let args = || {
+            let kind = query.outcome.map(|kind| kind.as_str());
+            let cause = query.cause.map(Cause::as_str);
+            let after = query.after.iter().map(|after| after.as_str().into());
+            [tenant.as_str().into(), kind.into(), cause.into(), query.limit.into()].into_iter().chain(after).collect()
+        };
+        self.db.read(sql, args).await?.iter().map(|row| Ok(rows::run(row, &self.seal)?.run)).collect()
+    }
+
+    pub(super) async fn read_events(&self, key: &RunKey, after: u64, limit: usize) -> Result<Vec<StoredEvent>, Trouble> {
+        let args = || named(key).into_iter().chain([after.into(), limit.into()]).collect();
+        self.db.read(EVENTS, args).await?.iter().map(|row| rows::event(row, &self.seal, key)).collect()
+    }
+
+    pub(super) async fn read_effects(&self, key: &RunKey) -> Result<Vec<Effect>, Trouble> {
+        self.db.read(EFFECTS, || named(key)).await?.iter().map(|row| rows::effect(row, &self.seal, key)).collect()
+    }
+
+    pub(super) async fn read_owned(&self, owner: Incarnation, limit: usize) -> Result<Vec<StoredRun>, Trouble> {
+        let rows = self.db.read(OWNED, || vec![life_text(owner).as_str().into(), limit.into()]).await?;
+        rows.iter().map(|row| Ok(rows::run(row, &self.seal)?.run)).collect()
+    }
+
+    pub(super) async fn read_wanted(&self, owner: Incarnation) -> Result<Vec<(RunKey, Cause)>, Trouble> {
+        let rows = self.db.read(WANTED, || vec![life_text(owner).as_str().into()]).await?;
+        rows.iter()
+            .map(|row| Ok((rows::key(&row.get::<String>(0)?, &row.get::<String>(1)?)?, rows::cause(&row.get::<String>(2)?)?)))
+            .collect()
+    }
+
+    pub(super) async fn read_owners(&self) -> Result<Vec<(Incarnation, u64)>, Trouble> {
+        let rows = self.db.read(OWNERS, Vec::new).await?;
+        rows.iter().map(|row| Ok((life(&row.get::<String>(0)?)?, rows::number(row, 1)?))).collect()
+    }
+
+    pub(super) async fn read_due_hooks(&self, now_ms: i64, limit: usize) -> Result<Vec<Hook>, Trouble> {
+        let rows = self.db.read(DUE_HOOKS, || vec![now_ms.into(), limit.into()]).await?;
+        rows.iter().map(|row| rows::hook(row, &self.seal)).collect()
+    }
+}

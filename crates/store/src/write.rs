@@ -1,0 +1,180 @@
+//! What can be written, and what becomes of it.
+
+use lifecycle::message::Usage;
+use lifecycle::{AttemptId, Cause, Delivery, Incarnation, OnDisconnect, Outcome, RunId, RunKey, Tenant};
+
+use crate::{Effect, EffectState, Hook, StoredEvent, StoredRun};
+
+/// A run that is to be accepted.
+#[derive(Clone, PartialEq, Debug)]
+pub struct NewRun {
+    /// Whose.
+    pub tenant: Tenant,
+    /// The id that was asked for; if it is taken the run gets `ID~2` and so on, up to `~100`, else `fresh`.
+    pub wish: Option<RunId>,
+    /// An id of its own.
+    pub fresh: RunId,
+    /// See [`StoredRun`].
+    pub door: String,
+    /// See [`StoredRun`].
+    pub model: String,
+    /// See [`StoredRun`].
+    pub caller: String,
+    /// See [`StoredRun`].
+    pub on_disconnect: OnDisconnect,
+    /// See [`StoredRun`].
+    pub keeps: bool,
+    /// Who has it.
+    pub owner: Incarnation,
+    /// See [`StoredRun`].
+    pub created_ms: i64,
+    /// See [`StoredRun`].
+    pub expires_ms: Option<i64>,
+    /// See [`StoredRun`].
+    pub request: Option<Vec<u8>>,
+    /// Its `Idempotency-Key`, and the digest of what was asked for with it.
+    pub joining: Option<(String, [u8; 32])>,
+}
+
+/// One change. Each is a compare-and-set: what it names must hold, or it changes nothing and says what does (`Absent` if there is no such run).
+///
+/// A NUL in a text (not in bytes) is kept as U+FFFD, as PostgreSQL knows no other way.
+#[derive(Clone, PartialEq, Debug)]
+pub enum Write {
+    /// Accept a run: `Accepted`, and the same again for the same `fresh` (a commit whose answer was lost may be repeated); `Joined` if its key has one that is live or has completed and asked for the same; `OtherBody`. A key whose run
+    /// ended otherwise, is wanted to end or is erased goes to the new run. Should even `fresh` be another run's, that one `Stands`.
+    Accept(Box<NewRun>),
+    /// Begin attempt `from + 1`: `Done`, if `from` is the current one, `owner` has the run and it has no outcome, else `Stands`.
+    Begin {
+        /// The run.
+        run: RunKey,
+        /// The attempt before.
+        from: u32,
+        /// Who begins it.
+        owner: Incarnation,
+    },
+    /// Append events: `Done` if the attempt is the current one, `owner` has the run, it has no outcome and the first number follows the newest
+    /// event; else `Stands`. Events that are there already with the same number are `Stands`, too.
+    Append {
+        /// The attempt.
+        attempt: AttemptId,
+        /// Who appends.
+        owner: Incarnation,
+        /// Consecutive, at least one.
+        events: Vec<StoredEvent>,
+    },
+    /// Set the outcome, with the event that says it (if events are kept): `Done` if none is set, the attempt is the current one and `owner` has
+    /// the run, else `Stands`. All effects that are `submitted` become `unknown` only by a write of their own.
+    End {
+        /// The attempt; 0 if none began.
+        attempt: AttemptId,
+        /// Who ends it.
+        owner: Incarnation,
+        /// How.
+        outcome: Outcome,
+        /// Its counts.
+        usage: Usage,
+        /// The last event; its number must follow the newest one's.
+        last: Option<StoredEvent>,
+        /// Now.
+        now_ms: i64,
+    },
+    /// Keep the record of a settled run: `Done`; `Stands` if it has no outcome; `Absent`. An erased run keeps the delivery only.
+    Record {
+        /// The run.
+        run: RunKey,
+        /// What its caller was sent.
+        delivery: Delivery,
+        /// Its JSON.
+        record: Vec<u8>,
+    },
+    /// Ask for a run's end at a gateway that does not own it: `Done` if it has no outcome (the first cause stays), else `Stands`; `Absent`.
+    Want {
+        /// The run.
+        run: RunKey,
+        /// Why.
+        cause: Cause,
+    },
+    /// Take over a run of a life that is over: `Taken` with the run if `from` has it and it has no outcome, else `Stands`.
+    TakeOver {
+        /// The run.
+        run: RunKey,
+        /// Who had it.
+        from: Incarnation,
+        /// Who has it then.
+        to: Incarnation,
+    },
+    /// This life of a gateway lives: `Done`.
+    Beat {
+        /// Which life.
+        owner: Incarnation,
+        /// What it is called.
+        name: String,
+    },
+    /// This life of a gateway is over in good order: `Done`. It owns nothing without an outcome.
+    Leave {
+        /// Which life.
+        owner: Incarnation,
+    },
+    /// Delete an ended run's content (request, events, record, effects' texts): `Done`; `Stands` if it has no outcome; `Absent`.
+    Erase {
+        /// The run.
+        run: RunKey,
+    },
+    /// Note an effect: `Effect` with it, or with the one that has its key already (which may be another); `Absent`. Of an erased run no texts
+    /// are kept.
+    Intend {
+        /// The run.
+        run: RunKey,
+        /// In which state it begins, and all else.
+        effect: Effect,
+    },
+    /// Move an effect: `Effect` with what it is then, if it was in one of `from`; else `EffectStands` with what it is; `Absent`.
+    Move {
+        /// The run.
+        run: RunKey,
+        /// The effect's key.
+        key: String,
+        /// Where it must be.
+        from: Vec<EffectState>,
+        /// Where it goes.
+        to: EffectState,
+        /// What is known of its result; `None` leaves what was there.
+        detail: Option<Vec<u8>>,
+        /// Now.
+        now_ms: i64,
+    },
+    /// Put a webhook into the outbox: `Done`; the same id again is `Done` and changes nothing.
+    Hook(Hook),
+    /// A webhook was tried: it is due again then, or `None` if it is over and its body is forgotten. `Done`, or `Absent`; one that is over
+    /// stays so.
+    HookTried {
+        /// Its id.
+        id: String,
+        /// When again.
+        due_ms: Option<i64>,
+    },
+}
+
+/// What became of a write.
+#[derive(Clone, PartialEq, Debug)]
+pub enum Wrote {
+    /// It is done.
+    Done,
+    /// The run is accepted under this id.
+    Accepted(RunId),
+    /// The request belongs to this run.
+    Joined(Box<StoredRun>),
+    /// The key was used for something else.
+    OtherBody,
+    /// It changed nothing: the run stands like this.
+    Stands(Box<StoredRun>),
+    /// The run is the taker's now.
+    Taken(Box<StoredRun>),
+    /// The effect, as it is now.
+    Effect(Effect),
+    /// It changed nothing: the effect stands like this.
+    EffectStands(Effect),
+    /// There is no such run, effect or webhook.
+    Absent,
+}

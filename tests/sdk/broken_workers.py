@@ -6,17 +6,19 @@ What a twin does wrong in the methods of `Gateway` is in its `gateways_too`.
 """
 
 import asyncio
+import math
 import pathlib
 import sys
 
 EXAMPLE = pathlib.Path(__file__).resolve().parents[2] / "examples" / "python-worker"
 sys.path.insert(0, str(EXAMPLE))
 
+import lanes  # noqa: E402
 import worker as good  # noqa: E402
 
-pb, Gateway = good.pb, good.Gateway
+pb, Gateway = lanes.pb, lanes.Gateway
 # So that what waits for a lease or a question does not take long.
-good.LEASE, good.ASK = 2 * good.S, good.S
+lanes.LEASE, good.ASK = 2 * lanes.S, lanes.S
 
 
 class TokenAfterCancel(good.Worker):
@@ -76,7 +78,7 @@ class RunsAnothersSubmit(good.Worker):
     finds = "submits/for_another_life_of_the_worker"
 
     def submit(self, gateway, submit):
-        submit.worker = good.ME
+        submit.worker = lanes.ME
         super().submit(gateway, submit)
 
 
@@ -110,7 +112,7 @@ class ForgetsTooEarly(good.Worker):
     def step(self):
         super().step()
         for gateway in list(self.gateways.values()):
-            if good.now() >= gateway.echoed + gateway.lease:
+            if lanes.now() >= gateway.echoed + gateway.lease:
                 del self.gateways[gateway.name]
 
 
@@ -127,7 +129,7 @@ class HearsTheDeaf(good.Worker):
 
     finds = "silence/deaf_gateway_is_suspended"
 
-    gateways_too = {"may_compute": lambda gateway: good.now() < gateway.heard + good.LIMITS.suspend_after_us}
+    gateways_too = {"may_compute": lambda gateway: lanes.now() < gateway.heard + lanes.LIMITS.suspend_after_us}
 
 
 class SuspendsEverybody(good.Worker):
@@ -224,7 +226,7 @@ class NeverSendsAgain(good.Worker):
     finds = "lanes/lost_up"
 
     def frames(gateway, frames=Gateway.frames):
-        gateway.resend_after = good.now() - 1
+        gateway.resend_after = lanes.now() - 1
         return frames(gateway)
 
     gateways_too = {"frames": frames}
@@ -285,6 +287,28 @@ class MiscountsBlocks(good.Worker):
     async def Snapshot(self, request, context):
         reply = await super().Snapshot(request, context)
         reply.snapshot.free = good.ATTEMPTS
+        return reply
+
+
+class TakesOnWhileItStops(good.Worker):
+    """Goes on to take attempts when it was told to stop."""
+
+    finds = "drain/told_to_stop"
+
+    def submit(self, gateway, submit):
+        stop_at, self.stop_at = self.stop_at, math.inf
+        super().submit(gateway, submit)
+        self.stop_at = stop_at
+
+
+class ForgetsWhatBecameOfThem(good.Worker):
+    """Answers Drain without what it cut short."""
+
+    finds = "drain/told_to_stop"
+
+    async def Drain(self, request, context):
+        reply = await super().Drain(request, context)
+        del reply.cancelled[:]
         return reply
 
 

@@ -1,234 +1,173 @@
-"""A worker for kvit in Python. It speaks kvit.worker.v1 and was written from session.proto alone. Its model is `echo`."""
+# A worker for kvit. It speaks kvit.worker.v1 and was written from session.proto alone; what any worker needs
+# is in lanes.py. Its model says the prompt again; put yours into Attempt.
 
-import argparse, asyncio, collections, contextlib, re
+import argparse, asyncio, math
 
 import grpc
 
-import echo, required
-from gateway import ASK, HEARTBEAT, ME, RESEND_AFTER, S, SUSPEND, WINDOW, Gateway, now, pb, rpc
+from lanes import LIMITS, ME, S, Sessions, now, pb, rpc
 
-HELLO_TIMEOUT, FRAME_BYTES, GATEWAYS, TOMBSTONES, UNITS = 5, 8 << 20, 64, 1024, 64
+ASK, STEP, TOMBSTONES, ATTEMPTS = 5 * S, S // 50, 1024, 64
+MODEL = pb.Model(id="echo", context=4096, default_max_tokens=256)
 
 
 def key(attempt):
     return attempt.tenant, attempt.run, attempt.attempt
 
 
-def outcome(cause):
-    return pb.Outcome(cause=cause, kind=1 + sum(cause > last for last in (2, 10, 14, 18)))  # the table at Cause is in their order
-
-
-class Run:
-    """An attempt that is not released. `told`: the gateways that hear how it ends."""
-
+# An attempt that is not released, and the model: a byte is a token, and the answer is the prompt again.
+class Attempt:
     def __init__(self, submit, owner):
-        self.id, self.owner, self.told, self.made = submit.attempt, owner, {owner}, 0
-        self.prompt, self.n, room = echo.tokens(submit), submit.params.n, echo.CONTEXT - len(echo.tokens(submit))
-        self.most = min(room, submit.params.max_tokens if submit.params.HasField("max_tokens") else 256)
-        self.deadlines = [(now() + left.left_us, left.cause) for left in submit.deadlines]
-
-    def deadline_over(self):
-        in_force = [(at, cause) for at, cause in self.deadlines if cause != pb.CAUSE_QUEUE_DEADLINE or self.made == 0]
-        return next((cause for at, cause in sorted(in_force) if now() >= at), None)
-
-
-class Worker(rpc.WorkerServicer):
-    def __init__(self, name, step_ms):
-        self.name, self.step_ms, self.gateways, self.runs, self.tenures, self.steps = name, step_ms, {}, {}, 0, 0
-
-    # --- sessions ---
-
-    async def Session(self, requests, context):
-        try:
-            down = await asyncio.wait_for(anext(aiter(requests), pb.Down()), HELLO_TIMEOUT)
-            required.check(down)
-            hello = down.hello
-            if not re.fullmatch("[A-Za-z0-9._:~-]{1,64}", hello.gateway) or len(hello.incarnation) != 16:
-                raise ValueError("Hello.gateway is no name, or Hello.incarnation has not 16 bytes")
-        except TimeoutError:
-            await context.abort(grpc.StatusCode.DEADLINE_EXCEEDED, "no Hello came in time")
-        except ValueError as why:
-            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(why))
-        if 1 not in hello.versions:
-            theirs = ", ".join(map(str, sorted(set(hello.versions))))
-            await context.abort(grpc.StatusCode.FAILED_PRECONDITION, f"no common protocol version: the gateway speaks {theirs}; the worker speaks 1")
-        before = self.gateways.get(hello.gateway)
-        if before and (hello.incarnation, hello.session) <= (before.life, before.session if hello.incarnation == before.life else 0):
-            await context.abort(grpc.StatusCode.ABORTED, "a newer life or a later session of this gateway has been here")
-        if not before and len(self.gateways) >= GATEWAYS:
-            await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, f"this worker serves {GATEWAYS} gateways already")
-        resumes = before and hello.incarnation == before.life and (hello.resume.worker, hello.resume.tenure) == (ME, before.tenure)
-        gateway = before if resumes else self.begin(hello, before)
-        gateway.open(hello)
-        welcome = pb.Welcome(version=1, worker=self.name, incarnation=ME, tenure=gateway.tenure, received=gateway.lane.received)
-        welcome.lease_us, welcome.stamp_us = gateway.lease, now()
-        welcome.model.CopyFrom(pb.Model(id="echo", context=echo.CONTEXT, default_max_tokens=256))
-        limits = {"window": WINDOW, "heartbeat_us": HEARTBEAT, "resend_after_us": RESEND_AFTER, "suspend_after_us": SUSPEND}
-        welcome.limits.CopyFrom(pb.Limits(frame_bytes_max=FRAME_BYTES, **limits))
-        yield pb.Up(welcome=welcome)
-        reader = asyncio.create_task(self.read(gateway, hello.session, requests))
-        reader.add_done_callback(lambda _: gateway.wake.set())
-        try:
-            while not reader.done() and gateway.session == hello.session:
-                for frame in list(gateway.frames()):
-                    yield frame
-                gateway.wake.clear()
-                with contextlib.suppress(TimeoutError):
-                    await asyncio.wait_for(gateway.wake.wait(), HEARTBEAT / S)
-        finally:
-            reader.cancel()
-        if gateway.session != hello.session:
-            await context.abort(grpc.StatusCode.CANCELLED, "a newer session has taken this one's place")
-        if reader.done() and not reader.cancelled() and isinstance(reader.exception(), ValueError):
-            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(reader.exception()))
-
-    def begin(self, hello, before):
-        """A new tenure. What the former one left: its own life holds nothing of it any more, a newer life is asked."""
-        same_life = before and before.life == hello.incarnation
-        self.tenures += 1
-        gateway = self.gateways[hello.gateway] = Gateway(hello, self.tenures, before.mark if same_life else 0)
-        left = [run for run in self.runs.values() if run.owner.name == gateway.name]
-        if same_life:
-            for run in left:
-                self.end(run, pb.CAUSE_ORPHANED)
-        elif left:
-            gateway.say(ask=pb.Ask(attempts=[run.id for run in left]))
-        return gateway
-
-    async def read(self, gateway, session, requests):
-        async for down in requests:
-            required.check(down)
-            frame, kind = down.frame, down.frame.WhichOneof("message")
-            if (kind is None) != (frame.head.number == 0) or down.HasField("hello"):
-                raise ValueError("DownFrame.message: a message of a known kind has a number, and only that")
-            if gateway.session != session:
-                return
-            ours = (gateway.life, ME, gateway.tenure) == (getattr(frame.head, "from"), frame.head.to, frame.head.tenure)
-            if ours and self.gateways.get(gateway.name) is gateway and gateway.hear(frame.head):
-                getattr(self, f"on_{kind}")(gateway, getattr(frame, kind))
-
-    # --- messages ---
-
-    def on_submit(self, gateway, submit):
-        if submit.number <= gateway.mark:
-            return  # taken before
-        gateway.mark, name, running = submit.number, key(submit.attempt), self.runs.get(key(submit.attempt))
-        if submit.worker != ME:
-            return self.over({gateway}, submit.attempt, pb.CAUSE_WORKER_LOST)
-        if running and running.owner is gateway:
-            return
-        if running and running.owner.name != gateway.name:
-            return self.over({gateway}, submit.attempt, pb.CAUSE_INVALID)
-        if running:
-            self.end(running, pb.CAUSE_ORPHANED)  # an earlier life's
-        early = {other: other.tombstones.pop(name) for other in self.gateways.values() if name in other.tombstones}
-        run = Run(submit, gateway)
-        if early:
-            self.over({gateway, *early}, submit.attempt, next(iter(early.values())))
-        elif not run.prompt or not echo.can(submit.params):
-            self.over({gateway}, submit.attempt, pb.CAUSE_INVALID)
-        elif run.most < 1 or len(self.runs) >= UNITS:
-            self.over({gateway}, submit.attempt, pb.CAUSE_OVER_LIMIT if run.most < 1 else pb.CAUSE_QUEUE_FULL)
-        else:
-            self.runs[name] = run
-            gateway.say(accepted=pb.Accepted(attempt=run.id, prompt_tokens=len(run.prompt)))
-
-    def on_cancel(self, gateway, cancel):
-        name = key(cancel.attempt)
-        if run := self.runs.get(name):
-            run.told.add(gateway)
-            gateway.say(cancel_acknowledged=pb.CancelAcknowledged(attempt=cancel.attempt, won=cancel.cause))
-            return self.end(run, cancel.cause)
-        if not 0 < cancel.number <= gateway.mark:
-            if len(gateway.tombstones) >= TOMBSTONES:
-                return  # nobody may think that it counts: it comes again
-            gateway.tombstones.setdefault(name, cancel.cause)
-        gateway.say(cancel_acknowledged=pb.CancelAcknowledged(attempt=cancel.attempt))
-
-    def on_claim(self, gateway, claim):
-        for run in [self.runs.get(key(attempt)) for attempt in claim.attempts]:
-            if run and run.owner.name == gateway.name:
-                run.owner = gateway
-                run.told.add(gateway)
-
-    def on_disclaim(self, gateway, disclaim):
-        for run in [self.runs.get(key(attempt)) for attempt in disclaim.attempts]:
-            if run and run.owner.name == gateway.name:
-                self.end(run, pb.CAUSE_ORPHANED)
-
-    def end(self, run, cause):
-        """The first cause wins. A run of this model holds nothing once it has ended, so both words come together."""
-        if self.runs.pop(key(run.id), None):
-            self.over(run.told, run.id, cause, pb.Usage(prompt=len(run.prompt), generated=run.made * run.n))
-
-    def over(self, told, attempt, cause, usage=pb.Usage()):
-        for gateway in told:
-            gateway.say(ended=pb.Ended(attempt=attempt, outcome=outcome(cause), usage=usage))
-            gateway.say(released=pb.Released(attempt=attempt, receipt=pb.Receipt()))
-
-    # --- the engine: a look at leases and deadlines before each step ---
-
-    def suspended(self, run):
-        return self.gateways.get(run.owner.name) is not run.owner or not run.owner.is_heard_and_hears()
-
-    async def run(self):
-        while True:
-            await asyncio.sleep(self.step_ms / 1000)
-            self.look()
-            self.step()
-
-    def look(self):
-        for run in list(self.runs.values()):
-            cause = pb.CAUSE_ORPHANED if now() >= run.owner.lease_until() else run.deadline_over()
-            if cause:
-                self.end(run, cause)
-        for gateway in list(self.gateways.values()):
-            theirs = [run.id for run in self.runs.values() if run.owner is gateway]
-            if theirs and now() >= gateway.ask_at and gateway.is_heard_and_hears():
-                gateway.ask_at = now() + ASK
-                gateway.say(ask=pb.Ask(attempts=theirs))
-            if now() >= gateway.lease_until() + gateway.lease:
-                del self.gateways[gateway.name]
+        self.id, self.owner, self.made, params = submit.attempt, owner, 0, submit.params
+        text = submit.text.text + "".join(turn.content for turn in submit.chat.turns)
+        self.prompt, self.n = list(submit.tokens.ids or text.encode()), params.n
+        asked = params.max_tokens if params.HasField("max_tokens") else MODEL.default_max_tokens
+        self.most = min(asked, MODEL.context - len(self.prompt))
+        self.deadlines = sorted((now() + left.left_us, left.cause) for left in submit.deadlines)
+        # What a model cannot do is never left out in silence.
+        more = params.sampling.logit_bias or params.sampling.HasField("logprobs")
+        cannot = more or params.stop or params.stop_token_ids
+        self.valid = self.prompt and asked >= 1 and 1 <= self.n <= 16 and not cannot
 
     def step(self):
-        going, deltas = [run for run in self.runs.values() if not self.suspended(run)], collections.defaultdict(list)
-        self.steps += bool(going)
-        for run in going:
-            (token, text), run.made = echo.token(run.prompt, run.made), run.made + 1
-            finish = {"finish": pb.CAUSE_LENGTH} if run.made == run.most else {}
-            for sequence in range(run.n):
-                deltas[run.owner].append(pb.Delta(attempt=run.id, sequence=sequence, text=text, tokens=[token], **finish))
-        for gateway, theirs in deltas.items():
-            gateway.say(step=pb.Step(step=self.steps, deltas=theirs))
-        for run in going:
-            if run.made == run.most:
-                self.end(run, pb.CAUSE_LENGTH)
+        token, self.made = self.prompt[self.made % len(self.prompt)], self.made + 1
+        parts = {"attempt": self.id, "tokens": [token], "text": chr(token) if token < 128 else "?"}
+        finish = pb.CAUSE_LENGTH if self.made == self.most else None
+        return [pb.Delta(sequence=sequence, finish=finish, **parts) for sequence in range(self.n)]
 
-    # --- the calls outside the session ---
+    # The first of its deadlines that is over, or its owner's lease.
+    def over(self):
+        ends = [(self.owner.echoed + self.owner.lease, pb.CAUSE_ORPHANED), *self.deadlines]
+        past = pb.CAUSE_QUEUE_DEADLINE if self.made else None
+        return next((cause for at, cause in ends if now() >= at and cause != past), None)
+
+
+class Worker(Sessions):
+    def __init__(self, name):
+        super().__init__(name, MODEL)
+        self.attempts, self.steps = {}, 0
+        self.stop_at, self.drained = math.inf, pb.DrainReply(worker=ME)
+
+    # A tenure begins. The former one of the same life, if there was one, is over.
+    def begin(self, gateway, former):
+        gateway.mark, gateway.tombstones = former.mark if former else 0, {}
+        gateway.ask_at = 0  # a new life is asked at once
+        if self.stop_at < math.inf:
+            gateway.say(draining=pb.Draining())
+        for attempt in [one for one in self.attempts.values() if one.owner is former]:
+            self.end(attempt, pb.CAUSE_ORPHANED)
+
+    def submit(self, gateway, submit):
+        name, attempt = key(submit.attempt), Attempt(submit, gateway)
+        there, seen, gateway.mark = self.attempts.get(name), gateway.mark, max(gateway.mark, submit.number)
+        if submit.number <= seen or there and there.owner is gateway:
+            return
+        if there and there.owner.name == gateway.name:
+            there = self.end(there, pb.CAUSE_ORPHANED)  # an earlier life's
+        early = {one: one.tombstones.pop(name) for one in self.gateways.values() if name in one.tombstones}
+        refusals = {
+            pb.CAUSE_WORKER_LOST: submit.worker != ME, pb.CAUSE_SHUTDOWN: self.stop_at < math.inf,
+            pb.CAUSE_INVALID: there or not attempt.valid, pb.CAUSE_OVER_LIMIT: attempt.most < 1,
+            pb.CAUSE_QUEUE_FULL: len(self.attempts) >= ATTEMPTS,
+        }  # fmt: skip
+        causes = [*early.values(), *(cause for cause, holds in refusals.items() if holds)]
+        if causes:
+            return self.end(attempt, causes[0], *early)
+        self.attempts[name] = attempt
+        gateway.say(accepted=pb.Accepted(attempt=attempt.id, prompt_tokens=len(attempt.prompt)))
+
+    def cancel(self, gateway, cancel):
+        attempt = self.attempts.get(key(cancel.attempt))
+        if not attempt and not 0 < cancel.number <= gateway.mark:  # its Submit is still to come
+            if len(gateway.tombstones) >= TOMBSTONES:
+                return  # nobody may think that it counts: it comes again
+            gateway.tombstones.setdefault(key(cancel.attempt), cancel.cause)
+        won = cancel.cause if attempt else None
+        gateway.say(cancel_acknowledged=pb.CancelAcknowledged(attempt=cancel.attempt, won=won))
+        if attempt:
+            self.end(attempt, cancel.cause, gateway)
+
+    # Attempts of a gateway's name: its own, and those of its former life.
+    def of(self, gateway):
+        return [attempt for attempt in self.attempts.values() if attempt.owner.name == gateway.name]
+
+    def claim(self, gateway, claim):
+        for attempt in [one for one in self.of(gateway) if one.id in claim.attempts]:
+            attempt.owner = gateway
+
+    def disclaim(self, gateway, disclaim):
+        for attempt in [one for one in self.of(gateway) if one.id in disclaim.attempts]:
+            self.end(attempt, pb.CAUSE_ORPHANED)
+
+    # An attempt at this model holds nothing once it has ended, so both words come together.
+    def end(self, attempt, cause, *others):
+        if self.stop_at < math.inf and attempt in self.attempts.values():
+            fresh = cause == pb.CAUSE_SHUTDOWN and not attempt.made
+            fate = "finished" if cause <= pb.CAUSE_LENGTH else "handed_back" if fresh else "cancelled"
+            getattr(self.drained, fate).append(attempt.id)
+        self.attempts = {name: one for name, one in self.attempts.items() if one is not attempt}
+        outcome = pb.Outcome(cause=cause, kind=1 + sum(cause > last for last in (2, 10, 14, 18)))
+        usage = pb.Usage(prompt=len(attempt.prompt), generated=attempt.made * attempt.n)
+        for gateway in {attempt.owner, *others}:  # whoever cancelled it is told, too
+            gateway.say(ended=pb.Ended(attempt=attempt.id, outcome=outcome, usage=usage))
+            gateway.say(released=pb.Released(attempt=attempt.id, receipt=pb.Receipt()))
+
+    # One step of the engine. Leases, deadlines and questions are looked at before.
+    def step(self):
+        shutdown = pb.CAUSE_SHUTDOWN if now() >= self.stop_at else None
+        for attempt in self.attempts.values():
+            if cause := attempt.over() or shutdown:
+                self.end(attempt, cause)
+        self.forget()
+        self.steps += 1
+        for gateway in self.gateways.values():
+            if self.of(gateway) and gateway.may_compute():
+                self.compute(gateway)
+
+    def compute(self, gateway):
+        if now() >= gateway.ask_at:
+            gateway.ask_at = now() + ASK
+            gateway.say(ask=pb.Ask(attempts=[attempt.id for attempt in self.of(gateway)]))
+        going = [attempt for attempt in self.of(gateway) if attempt.owner is gateway]
+        deltas = [delta for attempt in going for delta in attempt.step()]
+        if deltas:
+            gateway.say(step=pb.Step(step=self.steps, deltas=deltas))
+        for attempt in [one for one in going if one.made == one.most]:
+            self.end(attempt, pb.CAUSE_LENGTH)
 
     async def Snapshot(self, request, context):
-        states = [pb.ATTEMPT_STATE_SUSPENDED if self.suspended(run) else pb.ATTEMPT_STATE_DECODING for run in self.runs.values()]
-        active, waiting = len(self.runs), states.count(pb.ATTEMPT_STATE_SUSPENDED)
-        cut = pb.Snapshot(step=self.steps, block_tokens=echo.CONTEXT, total=UNITS, free=UNITS - active, active=active)
-        cut.queued, cut.running, cut.held.attempts, cut.held.slots_total = waiting, active - waiting, active, UNITS
+        cut = pb.Snapshot(step=self.steps, total=ATTEMPTS, held=pb.Held(attempts=len(self.attempts)))
+        for one in self.attempts.values():
+            state = pb.ATTEMPT_STATE_DECODING if one.owner.may_compute() else pb.ATTEMPT_STATE_SUSPENDED
+            cut.attempts.add(attempt=one.id, state=state, blocks=1)
+        cut.active, cut.free = len(self.attempts), ATTEMPTS - len(self.attempts)
+        cut.running = sum(one.owner.may_compute() for one in self.attempts.values())
         cut.tombstones = sum(len(gateway.tombstones) for gateway in self.gateways.values())
-        cut.attempts.extend(pb.AttemptCut(attempt=run.id, state=state, blocks=1) for run, state in zip(self.runs.values(), states))
         return pb.SnapshotReply(worker=ME, snapshot=cut)
 
+    async def Drain(self, request, context):
+        if self.stop_at == math.inf:
+            for gateway in self.gateways.values():
+                gateway.say(draining=pb.Draining())
+        self.stop_at = min(self.stop_at, now() + request.limit_us)
+        while self.attempts:
+            await asyncio.sleep(STEP / S)
+        return self.drained
 
-async def serve(worker, address):
-    server = grpc.aio.server(options=[("grpc.max_receive_message_length", FRAME_BYTES)])
-    rpc.add_WorkerServicer_to_server(worker, server)
-    port = server.add_insecure_port(address)
-    await server.start()
-    print(f"listening on {address.rpartition(':')[0]}:{port}", flush=True)
-    await worker.run()
+    async def serve(self, address):
+        server = grpc.aio.server(options=[("grpc.max_receive_message_length", LIMITS.frame_bytes_max)])
+        rpc.add_WorkerServicer_to_server(self, server)
+        port = server.add_insecure_port(address)
+        await server.start()
+        print(f"listening on {address.rpartition(':')[0]}:{port}", flush=True)
+        while True:
+            await asyncio.sleep(STEP / S)
+            self.step()
 
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description="A kvit worker that says its prompt again.")
     parser.add_argument("--listen", default="127.0.0.1:7070", help="HOST:PORT; port 0 takes a free one")
     parser.add_argument("--name", default="python")
-    parser.add_argument("--step-ms", type=int, default=20)
     args = parser.parse_args()
-    asyncio.run(serve(Worker(args.name, args.step_ms), args.listen))
+    asyncio.run(Worker(args.name).serve(args.listen))

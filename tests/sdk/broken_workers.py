@@ -1,19 +1,22 @@
 """Workers that are wrong in one way each, made of the good one in examples/python-worker. The conformance test must find each.
 
     python broken_workers.py NAME        listens on a free port
+
+What a twin does wrong in the methods of `Gateway` is in its `gateways_too`.
 """
 
 import asyncio
+import math
 import pathlib
 import sys
 
 EXAMPLE = pathlib.Path(__file__).resolve().parents[2] / "examples" / "python-worker"
 sys.path.insert(0, str(EXAMPLE))
 
-import gateway as lanes  # noqa: E402
+import lanes  # noqa: E402
 import worker as good  # noqa: E402
 
-pb, Gateway, Lane = lanes.pb, lanes.Gateway, lanes.Lane
+pb, Gateway = lanes.pb, lanes.Gateway
 # So that what waits for a lease or a question does not take long.
 lanes.LEASE, good.ASK = 2 * lanes.S, lanes.S
 
@@ -23,13 +26,13 @@ class TokenAfterCancel(good.Worker):
 
     finds = "cancels/in_decode"
 
-    def end(self, run, cause):
+    def end(self, attempt, cause, *others):
         if cause == pb.CAUSE_CLIENT_CLOSED:
             self.steps += 1
-            run.made += 1
-            delta = pb.Delta(attempt=run.id, text="x", tokens=[1])
-            run.owner.say(step=pb.Step(step=self.steps, deltas=[delta]))
-        super().end(run, cause)
+            attempt.made += 1
+            delta = pb.Delta(attempt=attempt.id, text="x", tokens=[1])
+            attempt.owner.say(step=pb.Step(step=self.steps, deltas=[delta]))
+        super().end(attempt, cause, *others)
 
 
 class ForgetsReleased(good.Worker):
@@ -37,9 +40,11 @@ class ForgetsReleased(good.Worker):
 
     finds = "attempts/one_answer"
 
-    def over(self, told, attempt, cause, usage=pb.Usage()):
-        for gateway in told:
-            gateway.say(ended=pb.Ended(attempt=attempt, outcome=good.outcome(cause), usage=usage))
+    def end(self, attempt, cause, *others):
+        super().end(attempt, cause, *others)
+        for gateway in {attempt.owner, *others}:
+            gateway.kept.pop()
+            gateway.said -= 1
 
 
 class ReleasedFirst(good.Worker):
@@ -47,10 +52,12 @@ class ReleasedFirst(good.Worker):
 
     finds = "attempts/one_answer"
 
-    def over(self, told, attempt, cause, usage=pb.Usage()):
-        super().over(told, attempt, cause, usage)
-        for gateway in told:
-            gateway.lane.kept[-1], gateway.lane.kept[-2] = gateway.lane.kept[-2], gateway.lane.kept[-1]
+    def end(self, attempt, cause, *others):
+        super().end(attempt, cause, *others)
+        for gateway in {attempt.owner, *others}:
+            released, ended = gateway.kept.pop(), gateway.kept.pop()
+            released.head.number, ended.head.number = ended.head.number, released.head.number
+            gateway.kept.extend([released, ended])
 
 
 class TakesASubmitTwice(good.Worker):
@@ -58,11 +65,11 @@ class TakesASubmitTwice(good.Worker):
 
     finds = "submits/twice_with_one_number"
 
-    def on_submit(self, gateway, submit):
+    def submit(self, gateway, submit):
         gateway.mark = 0
-        if running := self.runs.pop(good.key(submit.attempt), None):
-            self.runs[id(running)] = running
-        super().on_submit(gateway, submit)
+        if running := self.attempts.pop(good.key(submit.attempt), None):
+            self.attempts[id(running)] = running
+        super().submit(gateway, submit)
 
 
 class RunsAnothersSubmit(good.Worker):
@@ -70,9 +77,9 @@ class RunsAnothersSubmit(good.Worker):
 
     finds = "submits/for_another_life_of_the_worker"
 
-    def on_submit(self, gateway, submit):
+    def submit(self, gateway, submit):
         submit.worker = lanes.ME
-        super().on_submit(gateway, submit)
+        super().submit(gateway, submit)
 
 
 class IgnoresTheLease(good.Worker):
@@ -80,10 +87,10 @@ class IgnoresTheLease(good.Worker):
 
     finds = "silence/lease_over"
 
-    def look(self):
-        for gateway in self.gateways.values():
-            gateway.lease_until = lambda: 2**62
-        super().look()
+    def step(self):
+        for attempt in self.attempts.values():
+            attempt.owner.lease = 2**62
+        super().step()
 
 
 class HearingIsEnough(good.Worker):
@@ -91,10 +98,10 @@ class HearingIsEnough(good.Worker):
 
     finds = "silence/lease_over_of_a_deaf_gateway"
 
-    def look(self):
+    def step(self):
         for gateway in self.gateways.values():
             gateway.echoed = max(gateway.echoed, gateway.heard)
-        super().look()
+        super().step()
 
 
 class ForgetsTooEarly(good.Worker):
@@ -102,10 +109,10 @@ class ForgetsTooEarly(good.Worker):
 
     finds = "silence/lease_over"
 
-    def look(self):
-        super().look()
+    def step(self):
+        super().step()
         for gateway in list(self.gateways.values()):
-            if good.now() >= gateway.lease_until():
+            if lanes.now() >= gateway.echoed + gateway.lease:
                 del self.gateways[gateway.name]
 
 
@@ -114,8 +121,7 @@ class NeverSuspends(good.Worker):
 
     finds = "silence/silent_gateway_is_suspended"
 
-    def suspended(self, run):
-        return False
+    gateways_too = {"may_compute": lambda gateway: True}
 
 
 class HearsTheDeaf(good.Worker):
@@ -123,8 +129,7 @@ class HearsTheDeaf(good.Worker):
 
     finds = "silence/deaf_gateway_is_suspended"
 
-    def suspended(self, run):
-        return good.now() >= run.owner.heard + lanes.SUSPEND
+    gateways_too = {"may_compute": lambda gateway: lanes.now() < gateway.heard + lanes.LIMITS.suspend_after_us}
 
 
 class SuspendsEverybody(good.Worker):
@@ -132,8 +137,9 @@ class SuspendsEverybody(good.Worker):
 
     finds = "silence/silent_gateway_is_suspended"
 
-    def suspended(self, run):
-        return any(super(SuspendsEverybody, self).suspended(other) for other in self.runs.values())
+    def compute(self, gateway):
+        if all(attempt.owner.may_compute() for attempt in self.attempts.values()):
+            super().compute(gateway)
 
 
 class KeepsNoTombstone(good.Worker):
@@ -141,8 +147,8 @@ class KeepsNoTombstone(good.Worker):
 
     finds = "early/cancel_before_its_submit"
 
-    def on_cancel(self, gateway, cancel):
-        super().on_cancel(gateway, cancel)
+    def cancel(self, gateway, cancel):
+        super().cancel(gateway, cancel)
         gateway.tombstones.clear()
 
 
@@ -151,9 +157,9 @@ class KeepsEveryTombstone(good.Worker):
 
     finds = "early/no_tombstone_below_the_mark"
 
-    def on_cancel(self, gateway, cancel):
+    def cancel(self, gateway, cancel):
         cancel.number = 0
-        super().on_cancel(gateway, cancel)
+        super().cancel(gateway, cancel)
 
 
 class OwnersCancelOnly(good.Worker):
@@ -161,11 +167,11 @@ class OwnersCancelOnly(good.Worker):
 
     finds = "cancels/by_another_gateway"
 
-    def on_cancel(self, gateway, cancel):
-        run = self.runs.get(good.key(cancel.attempt))
-        if run and run.owner is not gateway:
+    def cancel(self, gateway, cancel):
+        attempt = self.attempts.get(good.key(cancel.attempt))
+        if attempt and attempt.owner is not gateway:
             return gateway.say(cancel_acknowledged=pb.CancelAcknowledged(attempt=cancel.attempt, won=cancel.cause))
-        super().on_cancel(gateway, cancel)
+        super().cancel(gateway, cancel)
 
 
 class EndsTwice(good.Worker):
@@ -174,12 +180,12 @@ class EndsTwice(good.Worker):
     finds = "cancels/twice"
     ended = None
 
-    def on_cancel(self, gateway, cancel):
-        again = good.key(cancel.attempt) == self.ended
-        self.ended = good.key(cancel.attempt)
-        super().on_cancel(gateway, cancel)
-        if again:
-            self.over({gateway}, cancel.attempt, cancel.cause)
+    def cancel(self, gateway, cancel):
+        attempt = self.attempts.get(good.key(cancel.attempt))
+        if self.ended and self.ended.id == cancel.attempt:
+            self.end(self.ended, cancel.cause)
+        super().cancel(gateway, cancel)
+        self.ended = attempt
 
 
 class IgnoresDeadlines(good.Worker):
@@ -187,9 +193,9 @@ class IgnoresDeadlines(good.Worker):
 
     finds = "times/deadline_in_decode"
 
-    def on_submit(self, gateway, submit):
+    def submit(self, gateway, submit):
         del submit.deadlines[:]
-        super().on_submit(gateway, submit)
+        super().submit(gateway, submit)
 
 
 class OneTokenMore(good.Worker):
@@ -197,9 +203,9 @@ class OneTokenMore(good.Worker):
 
     finds = "attempts/one_answer"
 
-    def on_submit(self, gateway, submit):
+    def submit(self, gateway, submit):
         submit.params.max_tokens += 1
-        super().on_submit(gateway, submit)
+        super().submit(gateway, submit)
 
 
 class TakesWhatComesEarly(good.Worker):
@@ -207,11 +213,23 @@ class TakesWhatComesEarly(good.Worker):
 
     finds = "lanes/early_down"
 
+    def hear(gateway, head, hear=Gateway.hear):
+        gateway.head.received = max(gateway.head.received, head.number - 1)
+        return hear(gateway, head)
+
+    gateways_too = {"hear": hear}
+
 
 class NeverSendsAgain(good.Worker):
     """Sends each message once."""
 
     finds = "lanes/lost_up"
+
+    def frames(gateway, frames=Gateway.frames):
+        gateway.resend_after = lanes.now() - 1
+        return frames(gateway)
+
+    gateways_too = {"frames": frames}
 
 
 class LosesWhatWasOnItsWay(good.Worker):
@@ -219,18 +237,22 @@ class LosesWhatWasOnItsWay(good.Worker):
 
     finds = "sessions/cut_and_resumed"
 
+    def open(self, hello):
+        gateway = super().open(hello)
+        gateway.kept.clear()
+        return gateway
+
 
 class SilenceIsDisclaim(good.Worker):
     """Takes an attempt that is missing from a claim for an orphan."""
 
     finds = "orphans/missing_from_an_answer"
 
-    def on_claim(self, gateway, claim):
-        named = {good.key(attempt) for attempt in claim.attempts}
-        for name, run in list(self.runs.items()):
-            if run.owner.name == gateway.name and name not in named:
-                self.end(run, pb.CAUSE_ORPHANED)
-        super().on_claim(gateway, claim)
+    def claim(self, gateway, claim):
+        for attempt in self.of(gateway):
+            if attempt.id not in claim.attempts:
+                self.end(attempt, pb.CAUSE_ORPHANED)
+        super().claim(gateway, claim)
 
 
 class AnybodyDisclaims(good.Worker):
@@ -238,10 +260,10 @@ class AnybodyDisclaims(good.Worker):
 
     finds = "orphans/claim_and_disclaim_of_others"
 
-    def on_disclaim(self, gateway, disclaim):
-        for attempt in disclaim.attempts:
-            if run := self.runs.get(good.key(attempt)):
-                self.end(run, pb.CAUSE_ORPHANED)
+    def disclaim(self, gateway, disclaim):
+        for named in disclaim.attempts:
+            if attempt := self.attempts.get(good.key(named)):
+                self.end(attempt, pb.CAUSE_ORPHANED)
 
 
 class NewLifeOwnsAll(good.Worker):
@@ -249,12 +271,11 @@ class NewLifeOwnsAll(good.Worker):
 
     finds = "orphans/new_life_is_asked"
 
-    def begin(self, hello, before):
-        gateway = super().begin(hello, before)
-        gateway.lane.kept.clear()
-        for run in self.runs.values():
-            if run.owner.name == gateway.name:
-                run.owner = gateway
+    def open(self, hello):
+        gateway = super().open(hello)
+        gateway.ask_at = 2**62
+        for attempt in self.of(gateway):
+            attempt.owner = gateway
         return gateway
 
 
@@ -265,35 +286,36 @@ class MiscountsBlocks(good.Worker):
 
     async def Snapshot(self, request, context):
         reply = await super().Snapshot(request, context)
-        reply.snapshot.free = good.UNITS
+        reply.snapshot.free = good.ATTEMPTS
         return reply
 
 
-def take_early(lane, number):
-    taken, lane.received = number > lane.received, max(lane.received, number)
-    return taken
+class TakesOnWhileItStops(good.Worker):
+    """Goes on to take attempts when it was told to stop."""
+
+    finds = "drain/told_to_stop"
+
+    def submit(self, gateway, submit):
+        stop_at, self.stop_at = self.stop_at, math.inf
+        super().submit(gateway, submit)
+        self.stop_at = stop_at
 
 
-def due_once(lane, now):
-    lane.missing, lane.sent_at = False, now
-    first, lane.next = max(lane.next, getattr(lane, "newest", 0) + 1), lane.acknowledged + len(lane.kept) + 1
-    lane.newest = lane.next - 1
-    return [(number, lane.kept[number - lane.acknowledged - 1]) for number in range(first, lane.next)]
+class ForgetsWhatBecameOfThem(good.Worker):
+    """Answers Drain without what it cut short."""
 
+    finds = "drain/told_to_stop"
 
-def open_empty(gateway, hello, opens=Gateway.open):
-    opens(gateway, hello)
-    gateway.lane.kept.clear()
+    async def Drain(self, request, context):
+        reply = await super().Drain(request, context)
+        del reply.cancelled[:]
+        return reply
 
 
 BROKEN = {twin.__name__: twin for twin in good.Worker.__subclasses__()}
 
 if __name__ == "__main__":
     twin = BROKEN[sys.argv[1]]
-    if twin is TakesWhatComesEarly:
-        Lane.take = take_early
-    if twin is NeverSendsAgain:
-        Lane.due = due_once
-    if twin is LosesWhatWasOnItsWay:
-        Gateway.open = open_empty
-    asyncio.run(good.serve(twin("broken", 20), "127.0.0.1:0"))
+    for name, method in getattr(twin, "gateways_too", {}).items():
+        setattr(Gateway, name, method)
+    asyncio.run(twin("broken").serve("127.0.0.1:0"))

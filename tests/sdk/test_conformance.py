@@ -41,15 +41,15 @@ def test_the_worker_in_python_keeps_the_protocol(note):
         cases, code, report = judged(address, "--drain")
     failed = [case for case in cases.values() if case["verdict"] == "fail"]
     assert not failed and code == 0, failed
-    skipped = {name: case["evidence"] for name, case in cases.items() if case["verdict"] == "skipped"}
-    assert list(skipped) == ["drain/told_to_stop"] and "not offered" in skipped["drain/told_to_stop"], skipped
-    assert report["passed"] == len(cases) - 1 >= 60
-    note(f"the Python worker: {report['passed']} cases passed, {report['skipped']} skipped")
+    skipped = [case for case in cases.values() if case["verdict"] == "skipped"]
+    assert not skipped, skipped
+    assert report["passed"] == len(cases) >= 60
+    note(f"the Python worker: all {report['passed']} cases passed")
 
 
 @pytest.mark.parametrize("name", BROKEN)
 def test_a_worker_that_breaks_the_protocol_is_found_out(name):
     case = BROKEN[name].finds
     with worker(os.path.join(HERE, "broken_workers.py"), name) as address:
-        cases, code, _ = judged(address, "--only", case, "--patience-ms", "3000")
+        cases, code, _ = judged(address, "--drain", "--only", case, "--patience-ms", "3000")
     assert cases[case]["verdict"] == "fail" and code == 1, cases

@@ -3,6 +3,7 @@
 //! Each rule is a function from the repository's files to sentences; an empty list is the only good answer.
 
 mod contract;
+mod example;
 mod files;
 mod imports;
 mod readme;
@@ -27,7 +28,7 @@ pub fn run() -> anyhow::Result<()> {
 }
 
 fn problems(repository: &Repository) -> Vec<String> {
-    let rules = [shape::check, imports::check, contract::check, words::check, readme::check, reports::check];
+    let rules = [shape::check, imports::check, contract::check, words::check, readme::check, reports::check, example::check];
     rules.iter().flat_map(|rule| rule(repository)).collect()
 }
 

@@ -24,6 +24,25 @@ fn a_long_file_and_a_missing_header_are_noticed_and_tests_do_not_count() {
 }
 
 #[test]
+fn a_python_worker_that_grows_is_noticed() {
+    let folder = |texts: [(&str, String); 2]| {
+        let file = |(name, text): (&str, String)| File { path: format!("examples/python-worker/{name}"), text };
+        Repository { files: texts.map(file).into() }
+    };
+    let grown = |worker: String, lanes: String| example::check(&folder([("worker.py", worker), ("lanes.py", lanes)])).len();
+    let lines = |line: &str, times: usize| line.repeat(times);
+    assert_eq!(grown(lines("x = 1\n", 138), lines("x = 1\n", 123)), 0);
+    assert_eq!((grown(lines("x = 1\n", 139), String::new()), grown(String::new(), lines("x = 1\n", 124))), (1, 1), "each has its number");
+    assert_eq!(grown(lines("    # why\n\n", 1000), lines("# why\n", 1000)), 0, "comments and blank lines are none");
+    let wide = format!("x = {}\n", "1".repeat(107));
+    assert_eq!(grown(lines(&wide, 2), wide), 3, "and they do not grow sideways");
+    assert_eq!(example::check(&with("README.md", "")).len(), 2, "they are there");
+    let mut three = folder([("worker.py", String::new()), ("lanes.py", String::new())]);
+    three.files.extend(with("examples/python-worker/more.py", "y = 1\n").files);
+    assert_eq!(example::check(&three).len(), 1, "and nothing of it is elsewhere");
+}
+
+#[test]
 fn unsafe_stands_in_kernels_only() {
     let text = "//! x\nunsafe { f() }\n";
     assert_eq!(shape::check(&with("crates/kv/src/a.rs", text)).len(), 1);

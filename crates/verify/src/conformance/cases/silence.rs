@@ -135,7 +135,12 @@ async fn lease_over_of_a_deaf_gateway(bench: Bench) -> Found {
     gateway.see(|state| state.knobs.echoes = false);
     let took = orphaned(&bench, &gateway, &attempt, Instant::now()).await?;
     ended(&gateway.released(&attempt).await?, Cause::Orphaned)?;
-    gateway.see(|state| state.knobs.echoes = true);
+    let old = gateway.see(|state| {
+        state.knobs.echoes = true;
+        state.stamp.0
+    });
+    // A submit that still goes with the old echo comes when no lease holds, and a good worker orphans it at once.
+    gateway.until("a new stamp to echo", |state| state.stamp.0 > old).await?;
     decodes(&bench, &gateway, "again").await?;
     Ok(format!("orphaned after {:.1} s of heartbeats with an old echo; a new one began a new lease", took.as_secs_f64()))
 }

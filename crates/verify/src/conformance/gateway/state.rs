@@ -116,7 +116,7 @@ pub struct State {
     pub(super) highest: u64,
     pub(super) last_step: u64,
     /// The worker's newest stamp and when it was heard; the newest one that was sent.
-    pub(super) stamp: (Time, Instant),
+    pub stamp: (Time, Instant),
     pub(super) stamped: u64,
     pub(super) beat_at: Instant,
 }

@@ -13,6 +13,7 @@ macro_rules! on_every_store {
     ($($name:ident),+ $(,)?) => {
         on_every_store!(@ memory $($name),+);
         on_every_store!(@ sqlite $($name),+);
+        on_every_store!(@ sealed $($name),+);
         on_every_store!(@ postgres $($name),+);
     };
     (@ $kind:ident $($name:ident),+) => {

@@ -43,7 +43,7 @@ def ask(model):
 
 def checked(raw):
     """A response as the client reads it, once it was held against everything."""
-    valid_response(json.loads(raw.text()))
+    valid_response(json.loads(raw.http_response.text))
     return raw.parse()
 
 
@@ -235,7 +235,7 @@ def test_only_what_is_over_is_deleted(client, ask):
     assert live.value.code == "response_in_progress"
     cancel(client, response.id)
     raw = client.responses.with_raw_response.delete(response.id)
-    assert json.loads(raw.text()) == {"id": response.id, "object": "response", "deleted": True}
+    assert json.loads(raw.http_response.text) == {"id": response.id, "object": "response", "deleted": True}
     for gone in (client.responses.retrieve, client.responses.cancel, client.responses.delete, client.responses.input_items.list):
         with pytest.raises(openai.NotFoundError):
             gone(response.id)
@@ -265,7 +265,7 @@ def test_the_input_is_listed_in_pages(client, ask):
     response = create(client, **ask(input=turns))
     for order, expected in (("asc", range(5)), ("desc", reversed(range(5)))):
         raw = client.responses.input_items.with_raw_response.list(response.id, order=order, limit=2)
-        assert valid_items(json.loads(raw.text()))["has_more"]
+        assert valid_items(json.loads(raw.http_response.text))["has_more"]
         items = list(client.responses.input_items.list(response.id, order=order, limit=2))
         assert [item.content[0].text for item in items] == [f"turn {i}" for i in expected]
 

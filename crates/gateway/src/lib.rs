@@ -152,14 +152,14 @@ pub enum GatewayError {
     },
 }
 
-/// What is heard of each worker, until serving begins.
-type Heard = Vec<(WorkerIndex, links::Events)>;
+/// What is heard of each worker, and what is written to the store, until serving begins.
+type Heard = (Vec<(WorkerIndex, links::Events)>, Option<keeping::Jobs>);
 
 /// The front door. A clone is the same front door.
 #[derive(Clone)]
 pub struct Gateway {
     calls: Arc<calls::Calls>,
-    heard: Arc<Mutex<Option<(Heard, Option<keeping::Jobs>)>>>,
+    heard: Arc<Mutex<Option<Heard>>>,
     /// What this gateway is called, where others are told of it.
     name: Arc<str>,
 }

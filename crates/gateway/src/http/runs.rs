@@ -70,7 +70,7 @@ pub(super) fn key(caller: &Caller, segment: Segment) -> Result<RunKey, ApiError>
 
 /// The run as this process knows it, else as the store has it.
 async fn view(calls: &Calls, key: &RunKey) -> Result<Response, ApiError> {
-    if let Some(run) = calls.journal.run(key) {
+    if let Some(run) = calls.known_here(key) {
         return Ok(ok(&run));
     }
     let not_held = || ApiError::not_held(key.run.as_str(), calls.journal.recall(key), calls.journal.limits());

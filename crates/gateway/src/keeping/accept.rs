@@ -9,9 +9,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use lifecycle::{AttemptId, RunKey, Work};
+use lifecycle::{AttemptId, RunId, RunKey, Work};
 use store::{NewRun, StoreError, StoredRun, Survives, Write, Wrote};
 
+use super::recorder::Refusal;
 use super::{Keeper, log, now_ms};
 use crate::calls::Calls;
 use crate::conn::ConnState;
@@ -23,10 +24,19 @@ const READER_PAUSE: Duration = Duration::from_millis(20);
 
 /// What the store says of a request.
 enum Place {
-    /// It has a run of its own, under this id; `None` if the store did not answer in time.
-    Own(Option<RunKey>),
+    /// It has a run of its own, under this id.
+    Own(RunKey),
     /// It belongs to this run.
     Of(Box<StoredRun>),
+}
+
+/// A run that goes on without the store: under an id that nobody else has, as whether the one that was asked for is free is not known, and
+/// without its key, which may have led to a run elsewhere.
+fn accept_late(keeper: &Keeper, new: NewRun) -> RunId {
+    let new = NewRun { fresh: fresh_id(), wish: None, joining: None, ..new };
+    let run = new.fresh.clone();
+    keeper.write(Write::Accept(Box::new(new)), Survives::Process);
+    run
 }
 
 impl Calls {
@@ -46,7 +56,7 @@ impl Calls {
             return joined;
         }
         match self.place(keeper, &order, order.is_background()).await? {
-            Place::Own(key) => self.open_as(key, order, conn),
+            Place::Own(key) => self.open_as(Some(key), order, conn),
             Place::Of(run) => match self.join_live(&order, conn) {
                 Some(joined) => joined,
                 None => Ok(self.reread(&run, conn)),
@@ -71,8 +81,7 @@ impl Calls {
         }
         match self.place(keeper, &order, true).await? {
             Place::Of(run) => Ok(*run),
-            Place::Own(None) => Err(Closed::StoreDown),
-            Place::Own(Some(key)) => {
+            Place::Own(key) => {
                 self.open_background(&key, order)?;
                 keeper.store.run(&key).await.ok().flatten().ok_or(Closed::StoreDown)
             }
@@ -83,22 +92,31 @@ impl Calls {
         if keeper.is_full() {
             return Err(Closed::StoreDown);
         }
+        // It is said at once, and not when the next try has failed as well.
+        if is_background && !keeper.is_available() {
+            return Err(Closed::StoreDown);
+        }
         let new = self.new_run(keeper, order).map_err(|_| Closed::StoreDown)?;
-        let write = Write::Accept(Box::new(new));
         let wrote = if is_background {
-            keeper.ask(write, Survives::Machine, true).await.map_err(|_: StoreError| Closed::StoreDown)?
+            let asked = keeper.ask(Write::Accept(Box::new(new)), Survives::Machine, Refusal::Away);
+            asked.await.map_err(|_: StoreError| Closed::StoreDown)?
         } else {
-            match tokio::time::timeout(keeper.config.patience, keeper.ask(write, Survives::Process, false)).await {
+            // What the store would say of this one is known without it: it gets the id that was made for it.
+            let is_plain = new.wish.is_none() && new.joining.is_none();
+            let refusal = if is_plain { Refusal::Never } else { Refusal::Late };
+            let asked = keeper.ask(Write::Accept(Box::new(new.clone())), Survives::Process, refusal);
+            match tokio::time::timeout(keeper.config.patience, asked).await {
                 Ok(Ok(wrote)) => wrote,
                 // It is written when the store is back.
                 Ok(Err(_)) | Err(_) => {
                     keeper.is_late();
-                    return Ok(Place::Own(None));
+                    let run = if is_plain { new.fresh } else { accept_late(keeper, new) };
+                    Wrote::Accepted(run)
                 }
             }
         };
         match wrote {
-            Wrote::Accepted(run) => Ok(Place::Own(Some(RunKey { tenant: order.caller.tenant.clone(), run }))),
+            Wrote::Accepted(run) => Ok(Place::Own(RunKey { tenant: order.caller.tenant.clone(), run })),
             Wrote::Joined(run) => Ok(Place::Of(run)),
             Wrote::OtherBody => Err(Closed::OtherBody),
             _ => Err(Closed::StoreDown),

@@ -20,7 +20,7 @@ impl Calls {
     /// # Errors
     /// The run is not here, and the store is not there.
     pub(crate) async fn cancel_anywhere(&self, key: &RunKey, wait: Duration) -> Result<bool, StoreError> {
-        let is_here = self.journal.run(key).is_some();
+        let is_here = self.known_here(key).is_some();
         let Some(keeper) = self.keeper.as_ref().filter(|_| !is_here) else {
             self.cancel_and_wait(key, wait).await;
             return Ok(is_here);
@@ -62,8 +62,12 @@ impl Calls {
                     keeper.hub.all_moved();
                     self.apply_wanted(keeper).await;
                 }
-                // The store sends nothing; looking is left.
-                Err(RecvError::Closed) => drop(poll.tick().await),
+                // The store sends nothing any more; looking is left.
+                Err(RecvError::Closed) => {
+                    poll.tick().await;
+                    keeper.hub.all_moved();
+                    self.apply_wanted(keeper).await;
+                }
             }
         }
     }
@@ -73,8 +77,11 @@ impl Calls {
         self.lock().entries.contains_key(key)
     }
 
-    /// Ends the runs here that somebody at another gateway wants ended.
+    /// Ends the runs here that somebody at another gateway wants ended, and keeps the events of those that somebody there reads.
     async fn apply_wanted(&self, keeper: &Keeper) {
+        for key in keeper.store.followed(self.incarnation).await.unwrap_or_default() {
+            self.keep_from_now_on(keeper, &key);
+        }
         // A store that is away is asked again soon.
         for (key, cause) in keeper.store.wanted(self.incarnation).await.unwrap_or_default() {
             self.with(&key, |entry| {

@@ -5,6 +5,7 @@
 use lifecycle::RunKey;
 use store::{StoreError, Survives, Write, Wrote};
 
+use super::recorder::Refusal;
 use crate::calls::Calls;
 
 impl Calls {
@@ -15,7 +16,7 @@ impl Calls {
     pub(crate) async fn erase(&self, key: &RunKey) -> Result<bool, StoreError> {
         let Some(keeper) = &self.keeper else { return Ok(false) };
         // In its turn, so that it comes behind whatever is still to be written of the run.
-        let wrote = keeper.ask(Write::Erase { run: key.clone() }, Survives::Machine, true).await?;
+        let wrote = keeper.ask(Write::Erase { run: key.clone() }, Survives::Machine, Refusal::Away).await?;
         Ok(wrote == Wrote::Done)
     }
 }

@@ -17,10 +17,13 @@ mod owners;
 mod recorder;
 mod say;
 
-use std::sync::Arc;
+use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use lifecycle::RunKey;
+use observe::RunView;
 use store::{RunStore, StoreError, Survives, Write, Wrote};
 use tokio::sync::{mpsc, oneshot};
 
@@ -28,9 +31,10 @@ pub(crate) use follow::Follow;
 pub(crate) use log::{Log, door_part};
 pub(crate) use recorder::Jobs;
 
+use crate::calls::Calls;
 use crate::config::KeepConfig;
 use hub::Hub;
-use recorder::{After, Job};
+use recorder::{After, Job, Refusal};
 
 /// The way to the store.
 pub(crate) struct Keeper {
@@ -44,7 +48,12 @@ pub(crate) struct Keeper {
     pub(crate) hub: Hub,
     /// Runs that went on though the store had not answered in time.
     pub(crate) late: AtomicU64,
+    /// Runs that another gateway took over from here, newest last: what this process knows of them is not what is true.
+    given_up: Mutex<VecDeque<RunKey>>,
 }
+
+/// Runs that were taken over from here of which that is remembered.
+const GIVEN_UP_MAX: usize = 4096;
 
 impl Keeper {
     pub(crate) fn new(store: Arc<dyn RunStore>, config: KeepConfig) -> (Keeper, Jobs) {
@@ -57,6 +66,7 @@ impl Keeper {
             available: AtomicBool::new(true),
             hub: Hub::default(),
             late: AtomicU64::new(0),
+            given_up: Mutex::default(),
         };
         (keeper, receive)
     }
@@ -71,6 +81,22 @@ impl Keeper {
         self.available.load(Ordering::Relaxed)
     }
 
+    /// Another gateway has taken a run over from here.
+    fn given_up(&self, key: &RunKey) {
+        let mut given_up = self.given_up.lock().unwrap_or_else(PoisonError::into_inner);
+        if !given_up.contains(key) {
+            if given_up.len() == GIVEN_UP_MAX {
+                given_up.pop_front();
+            }
+            given_up.push_back(key.clone());
+        }
+    }
+
+    /// Whether what is true of a run is what the store says, and not what this process has recorded.
+    fn has_given_up(&self, key: &RunKey) -> bool {
+        self.given_up.lock().unwrap_or_else(PoisonError::into_inner).contains(key)
+    }
+
     /// Whether so much waits that nothing new is taken on.
     pub(crate) fn is_full(&self) -> bool {
         self.waiting() >= self.config.queue_max
@@ -79,7 +105,7 @@ impl Keeper {
     fn send(&self, writes: Vec<Write>, survives: Survives, after: After) {
         self.waiting.fetch_add(writes.len(), Ordering::Relaxed);
         // The recorder goes last of all; what comes after it has nobody to tell.
-        let _ = self.jobs.send(Job { writes, survives, after });
+        let _ = self.jobs.send(Job::new(writes, survives, after));
     }
 
     /// Writes in its turn, however long the store is away. Nobody waits for it.
@@ -87,12 +113,20 @@ impl Keeper {
         self.send(vec![write], survives, After::Nothing);
     }
 
-    /// Writes in its turn, and says what became of it. A write that `may_be_refused` is answered with an error if the store is not there, and
-    /// undone when it is back.
-    async fn ask(&self, write: Write, survives: Survives, may_be_refused: bool) -> Result<Wrote, StoreError> {
+    /// Writes in its turn, and says what became of it. What is refused when the store is away is answered with an error then, and undone should
+    /// it have been done.
+    async fn ask(&self, write: Write, survives: Survives, refusal: Refusal) -> Result<Wrote, StoreError> {
         let (reply, answer) = oneshot::channel();
-        self.send(vec![write], survives, After::Reply { reply, may_be_refused });
+        self.send(vec![write], survives, After::Reply { reply, refusal });
         answer.await.unwrap_or_else(|_| Err(StoreError::Unavailable("this process stops".to_owned())))
+    }
+}
+
+impl Calls {
+    /// A run as this process knows it, if what it knows is what is true.
+    pub(crate) fn known_here(&self, key: &RunKey) -> Option<RunView> {
+        let elsewhere = self.keeper.as_ref().is_some_and(|keeper| keeper.has_given_up(key));
+        if elsewhere { None } else { self.journal.run(key) }
     }
 }
 

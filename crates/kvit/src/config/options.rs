@@ -220,6 +220,8 @@ options! {
         "How long an interactive run waits for the run store, before it begins and before its end is told; then it goes on without. A background run waits as long as it takes.";
     store_poll_ms: u64, "MILLISECONDS" = 1000,
         "How often the run store is looked at for what its messages may have missed.";
+    store_notify: bool, "BOOLEAN" = true,
+        "Whether PostgreSQL tells gateways of each other's writes (LISTEN and NOTIFY). Without it they find them when they look, every `store_poll_ms`.";
     store_lease_ms: u64, "MILLISECONDS" = 15_000,
         "After so long without a sign of life in the run store a gateway is over and others take over its runs. Above `lease_ms`.";
     store_queue_max: usize, "NUMBER" = 65_536,

@@ -119,8 +119,10 @@ impl Op {
                 let last = self.number.is_multiple_of(2).then(|| event(first));
                 Write::End { attempt, owner, outcome: Outcome { cause, reason }, usage, last, now_ms }
             }
-            22..24 => Write::Record { run, delivery: Delivery::ALL[self.number % 3], record: self.bytes.clone() },
+            22..24 => Write::Record { run, owner, delivery: Delivery::ALL[self.number % 3], record: self.bytes.clone() },
             24..26 => Write::Want { run, cause },
+            40..42 => Write::Follow { run },
+            42..45 => Write::Keep { run, owner, keeps: self.number > 3 },
             26..28 => Write::TakeOver { run, from: owner, to: OWNERS[self.number % 3] },
             28 => Write::Beat { owner: self.owner(), name: "name".to_owned() },
             29 => Write::Leave { owner: self.owner() },
@@ -164,6 +166,7 @@ async fn everything(store: &dyn RunStore, keys: &[RunKey], now_ms: i64) -> Strin
         add(&store.owned(owner, 100).await.unwrap());
         add(&store.owned(owner, 1).await.unwrap());
         add(&store.wanted(owner).await.unwrap());
+        add(&store.followed(owner).await.unwrap());
     }
     add(&store.owners().await.unwrap());
     add(&store.due_hooks(now_ms, 100).await.unwrap());

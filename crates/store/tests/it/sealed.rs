@@ -23,7 +23,7 @@ async fn write_content(place: &Place) {
                 Write::End { attempt, owner, outcome, usage, now_ms, .. } => Write::End { attempt, owner, outcome, usage, last, now_ms },
                 other => other,
             },
-            Write::Record { run: key("r"), delivery: Delivery::Complete, record: body("secret-record") },
+            Write::Record { run: key("r"), owner: A, delivery: Delivery::Complete, record: body("secret-record") },
         ],
         Survives::Machine,
     );

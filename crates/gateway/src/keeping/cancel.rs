@@ -79,9 +79,6 @@ impl Calls {
 
     /// Ends the runs here that somebody at another gateway wants ended, and keeps the events of those that somebody there reads.
     async fn apply_wanted(&self, keeper: &Keeper) {
-        for key in keeper.store.followed(self.incarnation).await.unwrap_or_default() {
-            self.keep_from_now_on(keeper, &key);
-        }
         // A store that is away is asked again soon.
         for (key, cause) in keeper.store.wanted(self.incarnation).await.unwrap_or_default() {
             self.with(&key, |entry| {
@@ -89,6 +86,9 @@ impl Calls {
                     self.want(entry, cause);
                 }
             });
+        }
+        for key in keeper.store.followed(self.incarnation).await.unwrap_or_default() {
+            self.keep_from_now_on(keeper, &key);
         }
     }
 }

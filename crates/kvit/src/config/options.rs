@@ -217,7 +217,7 @@ options! {
     store_key_file: ModelPath, "FILE" = ModelPath::default(),
         "File with the key that kept requests and answers are encrypted with: 32 bytes, as they are, in hexadecimal or in base64. Without it they are not encrypted.";
     store_patience_ms: u64, "MILLISECONDS" = 100,
-        "How long an interactive run waits for the run store, before it begins and before its end is told; then it goes on without. A background run waits as long as it takes.";
+        "How long an interactive run waits for the run store, before it begins and before its end is told; then it goes on without. A background run is refused while it is not there.";
     store_poll_ms: u64, "MILLISECONDS" = 1000,
         "How often the run store is looked at for what its messages may have missed.";
     store_notify: bool, "BOOLEAN" = true,

@@ -31,12 +31,12 @@ fn cancelled_at_another(more: &[&str]) {
 
 #[test]
 fn a_stream_is_cancelled_at_another_gateway() {
-    cancelled_at_another(&[]);
+    cancelled_at_another(&PATIENT);
 }
 
 #[test]
 fn without_notifications_the_poll_finds_it() {
-    cancelled_at_another(&["--store-notify", "false"]);
+    cancelled_at_another(&[&PATIENT[..], &["--store-notify", "false"]].concat());
 }
 
 #[test]

@@ -25,8 +25,8 @@ fn a_background_run_is_read_at_another_gateway_while_it_runs_and_after() {
 #[test]
 fn a_live_interactive_run_is_read_at_another_gateway_from_its_first_event_on() {
     let Some(stand) = Stand::lasting(1) else { return };
-    for more in [&[][..], &["--store-notify", "false"]] {
-        let (a, b) = (stand.gateway_with("a", more), stand.gateway_with("b", more));
+    for more in [PATIENT.to_vec(), [&PATIENT[..], &["--store-notify", "false"]].concat()] {
+        let (a, b) = (stand.gateway_with("a", &more), stand.gateway_with("b", &more));
         let id = format!("r{}", more.len());
         let mut caller = Caller::chat(&a, &id, &chat_body("Hello there", 400, true));
         let mut text = caller.read_tokens(5);
@@ -61,7 +61,7 @@ fn what_an_interactive_run_said_that_nobody_asked_for_in_time_is_not_kept() {
     let (status, answer) = b.json("GET", "/v1/runs/over/events");
     assert_eq!((status, &answer["error"]["code"]), (410, &json!("events_not_kept")), "{answer}");
     // And one that has said more than is kept for those who join.
-    let full = stand.gateway_with("full", &["--replay-events-max", "3"]);
+    let full = stand.gateway_with("full", &[&PATIENT[..], &["--replay-events-max", "3"]].concat());
     let mut caller = Caller::chat(&full, "much", &chat_body("Hello there", 12_000, true));
     assert!(!caller.read_tokens(8).is_empty());
     let (status, answer) = b.json("GET", "/v1/runs/much/events");
@@ -100,9 +100,9 @@ fn a_response_continues_one_of_another_gateway() {
         assert_eq!(answer.0, 200, "{}", body_of(&answer));
         body_of(&answer)
     };
-    let first = ask(&a, json!({"input": "Hello there", "max_output_tokens": 16}));
+    let first = ask(&a, json!({"input": "Hello there", "max_output_tokens": 16, "temperature": 0}));
     let id = first["id"].as_str().expect("an id").to_owned();
-    let asked = json!({"input": "Go on", "max_output_tokens": 8, "previous_response_id": id});
+    let asked = json!({"input": "Go on", "max_output_tokens": 8, "temperature": 0, "previous_response_id": id});
     let (here, there) = (ask(&a, asked.clone()), ask(&b, asked));
     assert_eq!(here["output"][0]["content"], there["output"][0]["content"]);
     assert_eq!(here["usage"]["input_tokens"], there["usage"]["input_tokens"]);

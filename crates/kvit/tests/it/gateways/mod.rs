@@ -21,6 +21,8 @@ use crate::worker::Process;
 
 /// A gateway that says nothing for so long is over.
 const LEASES: [&str; 6] = ["--lease-ms", "2500", "--store-lease-ms", "3000", "--store-poll-ms", "100"];
+/// However slow the machine is: a run that the store does not take in time goes on under another id.
+const PATIENT: [&str; 2] = ["--store-patience-ms", "20000"];
 /// Nobody who leaves ends it.
 const GOES_ON: &str = "X-On-Disconnect: continue\r\n";
 
@@ -61,7 +63,7 @@ impl Stand {
     }
 
     fn gateway(&self, name: &str) -> Server {
-        self.gateway_with(name, &[])
+        self.gateway_with(name, &PATIENT)
     }
 
     fn gateway_with(&self, name: &str, more: &[&str]) -> Server {

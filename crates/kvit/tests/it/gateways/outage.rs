@@ -7,7 +7,8 @@ use crate::server::chat_body;
 
 /// While the store is away: live streams and interactive requests go on, background runs are refused.
 fn away(stand: &Stand, cut: impl FnOnce(), mend: impl FnOnce()) {
-    let (a, b) = (stand.gateway("a"), stand.gateway("b"));
+    const PATIENCE: [&str; 2] = ["--store-patience-ms", "1000"];
+    let (a, b) = (stand.gateway_with("a", &PATIENCE), stand.gateway_with("b", &PATIENCE));
     let expected = alone(&lasting_model(), &[("Hello there", 300), ("Hi", 6)]);
     let mut stream = Caller::chat(&a, "stream", &chat_body("Hello there", 300, true));
     let mut text = stream.read_tokens(2);

@@ -41,7 +41,7 @@ fn op() -> impl Strategy<Value = Op> {
     let odd = prop_oneof![6 => Just(0_u8), 4 => 1..6_u8];
     let bytes = proptest::collection::vec(any::<u8>(), 0..40);
     let tenant = prop_oneof![4 => Just(0_usize), 1 => Just(1)];
-    (0..40_u8, tenant, 0..NAMES.len(), 0..OWNERS.len(), odd, 0..20_usize, 0..60_i64, bytes, any::<bool>()).prop_map(
+    (0..45_u8, tenant, 0..NAMES.len(), 0..OWNERS.len(), odd, 0..20_usize, 0..60_i64, bytes, any::<bool>()).prop_map(
         |(what, tenant, run, owner, odd, number, time, bytes, survives)| Op {
             what,
             tenant,

@@ -55,7 +55,8 @@ fn a_background_run_is_cancelled_at_another_gateway() {
 fn measure(what: &str, more: &[&str]) {
     const TIMES: usize = 60;
     let Some(stand) = Stand::lasting(1) else { return };
-    let (a, b) = (stand.gateway_with("a", more), stand.gateway_with("b", more));
+    let flags = [&PATIENT[..], &["--store-poll-ms", "1000"], more].concat();
+    let (a, b) = (stand.gateway_with("a", &flags), stand.gateway_with("b", &flags));
     let (mut ended, mut answered): (Vec<Duration>, Vec<Duration>) = (0..TIMES)
         .map(|i| {
             let id = format!("m{i}");
@@ -86,6 +87,6 @@ fn ms(time: Duration) -> f64 {
 #[test]
 #[ignore = "prints how long it takes"]
 fn long_how_long_a_cancel_at_another_gateway_takes() {
-    measure("with NOTIFY, poll every 1000 ms", &["--store-poll-ms", "1000"]);
-    measure("without NOTIFY, poll every 1000 ms", &["--store-poll-ms", "1000", "--store-notify", "false"]);
+    measure("with NOTIFY, poll every 1000 ms", &["--store-notify", "true"]);
+    measure("without NOTIFY, poll every 1000 ms", &["--store-notify", "false"]);
 }

@@ -20,7 +20,9 @@ use crate::server::{Caller, Server, lasting_model};
 use crate::worker::Process;
 
 /// A gateway that says nothing for so long is over.
-const LEASES: [&str; 6] = ["--lease-ms", "2500", "--store-lease-ms", "3000", "--store-poll-ms", "100"];
+const LEASES: [&str; 4] = ["--lease-ms", "2500", "--store-lease-ms", "3000"];
+/// And looks often.
+const LOOKS: [&str; 2] = ["--store-poll-ms", "100"];
 /// However slow the machine is: a run that the store does not take in time goes on under another id.
 const PATIENT: [&str; 2] = ["--store-patience-ms", "20000"];
 /// Nobody who leaves ends it.
@@ -68,7 +70,9 @@ impl Stand {
 
     fn gateway_with(&self, name: &str, more: &[&str]) -> Server {
         let workers: Vec<&str> = self.workers.iter().map(|worker| worker.address.as_str()).collect();
-        gateway(&workers, &[&["--store", &self.url, "--name", name], &LEASES[..], more].concat())
+        // An option is named once.
+        let poll: &[&str] = if more.contains(&"--store-poll-ms") { &[] } else { &LOOKS };
+        gateway(&workers, &[&["--store", &self.url, "--name", name], &LEASES[..], poll, more].concat())
     }
 }
 

@@ -52,7 +52,7 @@ fn away(stand: &Stand, cut: impl FnOnce(), mend: impl FnOnce()) {
     assert_eq!(whole_text(&followed), expected[0]);
     assert_eq!(b.run("before")["attempt"], 1);
     // What is asked for now is kept as ever.
-    drop(background(&b, "after", &chat_body("Hi", 6, true), 0));
+    assert_eq!(finish(&mut background(&b, "after", &chat_body("Hi", 6, true), 1)).1, None);
     assert_eq!(outcome(&a, "after"), is("completed", "length"));
 }
 

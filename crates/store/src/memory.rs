@@ -161,6 +161,11 @@ impl State {
             }
             Write::Leave { owner } => {
                 self.lives.retain(|(life, _)| *life != owner);
+                self.runs
+                    .iter_mut()
+                    .map(|kept| &mut kept.run)
+                    .filter(|r| r.owner == owner && r.outcome.is_none())
+                    .for_each(|r| r.owner = Incarnation(0));
                 Wrote::Done
             }
             Write::Erase { run } => self.erase(&run),

@@ -111,7 +111,8 @@ pub enum Write {
         /// What it is called.
         name: String,
     },
-    /// This life of a gateway is over in good order: `Done`. It owns nothing without an outcome.
+    /// This life of a gateway is over in good order: `Done`. What it leaves without an outcome is nobody's, the life 0's, from whom it may be
+    /// taken over at once.
     Leave {
         /// Which life.
         owner: Incarnation,

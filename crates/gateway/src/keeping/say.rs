@@ -22,7 +22,12 @@ impl Calls {
     /// Something is said of a run: it gets its number, is written if the run's events are kept, and is told. An end that is the outcome is told
     /// when the store has it; one that readers are told before there is an outcome is no event of the run.
     pub(crate) fn say(&self, entry: &mut Entry, said: Said) {
-        if let Said::End { .. } = &said {
+        if let Said::End { usage, .. } = &said {
+            if entry.log.parked {
+                // This process ends, and the run does not.
+                let outcome = Outcome::because(Cause::Shutdown, "the server is shutting down; the run goes on and can be read by its id");
+                return entry.seats.send(&Said::End { outcome, usage: *usage }, self.now());
+            }
             return match &mut entry.log.end {
                 Some(end) => end.said = Some(said),
                 None => entry.seats.send(&said, self.now()),

@@ -46,7 +46,12 @@ impl Calls {
 
     /// A run's outcome is set: it is written, and its readers are told when it is there.
     pub(crate) fn keep_end(&self, entry: &mut Entry, outcome: &Outcome) {
-        let Some(keeper) = self.keeper.as_ref().filter(|_| !entry.log.parked) else { return };
+        let Some(keeper) = &self.keeper else { return };
+        // One that is left to another gateway does not end: what this one says of it from here on is nobody's.
+        keeper.ending.begin(&entry.key, entry.log.is_background);
+        if entry.log.parked {
+            return;
+        }
         let attempt = AttemptId { key: entry.key.clone(), attempt: entry.dispatch.call().attempt() };
         let usage = entry.dispatch.usage();
         let said = Said::End { outcome: outcome.clone(), usage };

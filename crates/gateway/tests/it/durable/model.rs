@@ -182,7 +182,10 @@ impl Model {
             self.check(whole.starts_with(&text), || format!("{id}: {text:?} is no beginning of {whole:?}"));
         }
         if let Some(code) = json["error"]["code"].as_str() {
-            self.told_cause(id, code, "who asked".to_owned());
+            // A gateway that stops ends the reading of a background run, not the run.
+            if !frame.data.contains("the run goes on") {
+                self.told_cause(id, code, "who asked".to_owned());
+            }
         }
     }
 

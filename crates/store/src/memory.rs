@@ -98,6 +98,13 @@ impl State {
     fn apply(&mut self, write: Write, wakes: &mut Vec<Wake>) -> Wrote {
         match write {
             Write::Accept(new) => self.accept(*new),
+            Write::Disown { new, outcome, now_ms } => {
+                let named = |run| RunKey { tenant: new.tenant.clone(), run };
+                let own = names(&new).map(named).find(|key| self.kept(key).is_some_and(|kept| kept.fresh == new.fresh.as_str()));
+                let Some(key) = own else { return Wrote::Absent };
+                let (attempt, usage) = (AttemptId { key, attempt: 0 }, lifecycle::message::Usage::default());
+                self.apply(Write::End { attempt, owner: new.owner, outcome, usage, last: None, now_ms }, wakes)
+            }
             Write::Begin { run, from, owner } => {
                 let attempt = AttemptId { key: run, attempt: from };
                 let Some(kept) = self.current(&attempt, owner) else { return self.stands(&attempt.key) };

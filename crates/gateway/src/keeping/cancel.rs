@@ -69,7 +69,7 @@ impl Calls {
     }
 
     /// Whether a run is in the table.
-    fn is_live(&self, key: &RunKey) -> bool {
+    pub(super) fn is_live(&self, key: &RunKey) -> bool {
         self.lock().entries.contains_key(key)
     }
 

@@ -5,6 +5,7 @@
 mod cancel;
 mod comments;
 mod drain;
+mod durable;
 mod errors;
 mod http2;
 mod ids;

@@ -29,6 +29,7 @@ mod leaving_guest;
 mod leaving_matrix;
 mod lost;
 mod pipelined;
+mod raced;
 mod server;
 mod servers;
 mod soak;

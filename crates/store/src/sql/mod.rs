@@ -120,6 +120,7 @@ impl Tx<'_> {
     async fn apply(&mut self, write: Write) -> Result<Wrote, Trouble> {
         match write {
             Write::Accept(new) => self.accept(&new).await,
+            Write::Disown { new, outcome, now_ms } => self.disown(&new, outcome, now_ms).await,
             Write::Begin { run, from, owner } => self.begin(run, from, owner).await,
             Write::Append { attempt, owner, events } => self.append(attempt, owner, events).await,
             Write::End { attempt, owner, outcome, usage, last, now_ms } => self.end((attempt, owner), (outcome, usage), last, now_ms).await,

@@ -41,7 +41,7 @@ fn op() -> impl Strategy<Value = Op> {
     let odd = prop_oneof![6 => Just(0_u8), 4 => 1..6_u8];
     let bytes = proptest::collection::vec(any::<u8>(), 0..40);
     let tenant = prop_oneof![4 => Just(0_usize), 1 => Just(1)];
-    (0..40_u8, tenant, 0..NAMES.len(), 0..OWNERS.len(), odd, 0..20_usize, 0..60_i64, bytes, any::<bool>()).prop_map(
+    (0..42_u8, tenant, 0..NAMES.len(), 0..OWNERS.len(), odd, 0..20_usize, 0..60_i64, bytes, any::<bool>()).prop_map(
         |(what, tenant, run, owner, odd, number, time, bytes, survives)| Op {
             what,
             tenant,
@@ -134,6 +134,7 @@ impl Op {
                 Write::Move { run, key: EFFECTS[self.time as usize % 3].to_owned(), from, to: state, detail, now_ms }
             }
             36..38 => Write::Hook(store::Hook { run, body: self.bytes.clone(), ..hook(HOOKS[self.number % 3], "none", now_ms) }),
+            40.. => Write::Disown { new: Box::new(self.new_run()), outcome: Outcome::of(cause), now_ms },
             _ => Write::HookTried { id: HOOKS[self.number % 3].to_owned(), due_ms: (self.odd < 3).then_some(now_ms) },
         }
     }

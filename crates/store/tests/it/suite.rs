@@ -33,6 +33,7 @@ macro_rules! on_every_store {
 on_every_store!(
     a_run_gets_the_id_that_is_free_and_is_read_back_as_it_was_accepted,
     the_same_accept_again_is_the_same_run,
+    an_accept_that_is_taken_back_has_no_run_or_an_ended_one,
     a_key_leads_to_its_run_as_long_as_that_may_be_joined,
     an_attempt_and_its_events_are_its_owners,
     one_outcome_for_ever,
@@ -105,6 +106,24 @@ async fn the_same_accept_again_is_the_same_run(store: Arc<dyn RunStore>) {
     assert_eq!(one(&store, accept(NewRun { joining: None, ..keyed })).await, Wrote::Accepted(id("mine~2")));
     let all = RunQuery { outcome: None, cause: None, after: None, limit: 10 };
     assert_eq!(store.runs(&Tenant::default(), &all).await.unwrap().len(), 3);
+}
+
+async fn an_accept_that_is_taken_back_has_no_run_or_an_ended_one(store: Arc<dyn RunStore>) {
+    let keyed = |fresh: &str| NewRun { wish: Some(id("mine")), joining: Some(("k".to_owned(), [1; 32])), ..new(fresh) };
+    let outcome = || Outcome::because(Cause::QueueFull, "taken back");
+    let disown = |fresh: &str| Write::Disown { new: Box::new(keyed(fresh)), outcome: outcome(), now_ms: 10 };
+    // It never was.
+    assert_eq!(one(&store, disown("f1")).await, Wrote::Absent);
+    assert_eq!(store.run(&key("mine")).await.unwrap(), None);
+    // It was, under the second name; the first is another one's and stays as it is. The next one with the key gets a run of its own.
+    commit(&store, vec![accept(NewRun { wish: Some(id("mine")), ..new("f0") }), accept(keyed("f1"))]).await;
+    let wrote = commit(&store, vec![disown("f1"), accept(keyed("f2")), disown("f1")]).await;
+    assert_eq!(wrote[..2], [Wrote::Done, Wrote::Accepted(id("mine~3"))]);
+    assert!(matches!(&wrote[2], Wrote::Stands(run) if run.key == key("mine~2")));
+    assert_eq!((run(&store, "mine").await.outcome, run(&store, "mine~2").await.outcome), (None, Some(outcome())));
+    // One that has begun is somebody's.
+    commit(&store, vec![Write::Begin { run: key("mine~3"), from: 0, owner: A }]).await;
+    assert!(matches!(one(&store, disown("f2")).await, Wrote::Stands(run) if run.outcome.is_none()));
 }
 
 async fn a_key_leads_to_its_run_as_long_as_that_may_be_joined(store: Arc<dyn RunStore>) {

@@ -178,7 +178,7 @@ async fn background(asking: Asking, order: Order, is_stream: bool) -> Result<Res
     let unkept = || ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, "server_error", "the response is not kept as it was asked for");
     let found = Found { head: head(&run)?.ok_or_else(unkept)?, run };
     let id = found.run.key.run.clone();
-    let mut response = if is_stream { followed(&calls, conn, stop, found, None).await? } else { ok(&show(&calls, &found).await?) };
+    let mut response = if is_stream { followed(&calls, conn, stop, found, None)? } else { ok(&show(&calls, &found).await?) };
     name(response.headers_mut(), &id, requested.as_ref());
     Ok(response)
 }

@@ -3,6 +3,7 @@
 //! Invariant: whatever a command starts it also ends, by process id, whether it succeeds or not.
 
 mod bench;
+mod postgres;
 mod process;
 mod proof;
 mod sdk;
@@ -17,6 +18,7 @@ const USAGE: &str = "usage: cargo xtask COMMAND
   test [--long]   everything that must hold before a change lands; --long adds what takes minutes
   sdk [KIND ...]  only the tests with real clients against a started server: python, node, browser, or all
   tidy            only the house's rules: sizes, headers, imports, contract clauses
+  with-postgres CMD [ARGS]   a command with a PostgreSQL server, which ends with it, in KVIT_TEST_POSTGRES
   bench [ARGS]    kvit against llama.cpp (bench/llama_cpp.py)";
 
 fn main() -> ExitCode {
@@ -27,6 +29,7 @@ fn main() -> ExitCode {
         ["test", "--long"] => test::run(true),
         ["sdk", kinds @ ..] => sdk::only(kinds),
         ["tidy"] => tidy::run(),
+        ["with-postgres", words @ ..] => postgres::with(words),
         ["bench", rest @ ..] => bench::run(rest),
         ["help" | "--help" | "-h"] => {
             println!("{USAGE}");

@@ -7,6 +7,7 @@ use std::path::PathBuf;
 
 use anyhow::{Context, bail};
 
+use crate::postgres::{self, Postgres};
 use crate::process::{command, listen, run as run_command};
 use crate::{proof, sdk};
 
@@ -36,14 +37,17 @@ pub fn run(long: bool) -> anyhow::Result<()> {
     part(&mut total, "format", lint(&["fmt", "--all", "--check"]));
     part(&mut total, "lints", lint(&["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"]));
     let mut closing = Vec::new();
+    // Without it the store's tests would skip half of what they are for: that is a failure, and does not hide the others.
+    let postgres = Postgres::start().inspect_err(|error| eprintln!("xtask: PostgreSQL: {error:#}")).ok();
+    total.failed += u64::from(postgres.is_none());
     let model = model().context("the tests need the real model");
     match model {
         Err(error) => part(&mut total, "model", Err(error)),
         Ok(model) => {
             // Tests with the real model are ignored for those who have none; here it is there. Those named `long_` take minutes.
-            part(&mut total, "workspace", nextest(&model, &["--run-ignored", "all", "-E", "not test(/long_/)"]));
+            part(&mut total, "workspace", nextest(&model, postgres.as_ref(), &["--run-ignored", "all", "-E", "not test(/long_/)"]));
             if long {
-                part(&mut total, "long tests", nextest(&model, &["--run-ignored", "only", "-E", "test(/long_/)"]));
+                part(&mut total, "long tests", nextest(&model, postgres.as_ref(), &["--run-ignored", "only", "-E", "test(/long_/)"]));
             }
             simulate(&mut total, long, &mut closing);
             part(&mut total, "clients", sdk::run(&model, &[]));
@@ -97,9 +101,9 @@ fn have_tools() -> anyhow::Result<()> {
     if !works("python3", &["-m", "venv", "--help"]) {
         bail!("python3 with its venv module is missing: install your system's `python3` and `python3-venv`");
     }
-    for (program, package) in [("ip", "iproute2"), ("unshare", "util-linux"), ("nsenter", "util-linux")] {
+    for (program, package) in [("ip", "iproute2"), ("unshare", "util-linux"), ("nsenter", "util-linux"), ("setpriv", "util-linux")] {
         if !works(program, &["-V"]) {
-            bail!("{program} is missing: install your system's `{package}`; the tests that pull a cable make network namespaces with it");
+            bail!("{program} is missing: install your system's `{package}`; the tests that pull a cable or need PostgreSQL call it");
         }
     }
     if !works("cargo", &["nextest", "--version"]) {
@@ -128,9 +132,12 @@ pub fn kvit() -> PathBuf {
     target.join("debug").join("kvit")
 }
 
-fn nextest(model: &std::path::Path, more: &[&str]) -> anyhow::Result<Count> {
+fn nextest(model: &std::path::Path, postgres: Option<&Postgres>, more: &[&str]) -> anyhow::Result<Count> {
     let mut nextest = command("cargo");
     nextest.args(["nextest", "run", "--workspace", "--no-fail-fast"]).args(more).env("KVIT_TEST_MODEL", model);
+    if let Some(postgres) = postgres {
+        nextest.env(postgres::VARIABLE, &postgres.url);
+    }
     let (said, well) = listen(&mut nextest)?;
     let count = summary(&said).context("nextest gave no summary")?;
     if !well && count.failed == 0 {

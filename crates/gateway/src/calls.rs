@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use lifecycle::event::Event;
 use lifecycle::message::{Down, From, ModelInfo, Snapshot};
-use lifecycle::{Cause, Delivery, Dispatch, DispatchEffect, Incarnation, Load, Outcome, Place, RunKey, Said, Time, WorkerIndex, Workers};
+use lifecycle::{Cause, Dispatch, DispatchEffect, Incarnation, Load, Outcome, Place, RunKey, Said, Time, WorkerIndex, Workers};
 use observe::Journal;
 use tokio::sync::{Notify, oneshot, watch};
 
@@ -161,8 +161,11 @@ impl Calls {
 
     /// From now on no run is taken on.
     pub(crate) fn begin_drain(&self) {
-        let _table = self.lock();
+        let mut table = self.lock();
         self.draining.store(true, Ordering::Release);
+        // contract: C-25. Nobody who comes back is let in.
+        table.entries.values_mut().for_each(|entry| self.act(entry, Dispatch::no_return));
+        self.sweep(&mut table);
     }
 
     /// Whether a shutdown has begun.
@@ -264,27 +267,26 @@ impl Calls {
         self.act(entry, |dispatch, now| dispatch.want(cause, now));
     }
 
-    /// A reader is gone. If it was the last, nobody wants the run, and what was taken until now is all that was delivered.
-    // contract: C-26
+    /// A reader is gone. If it was the last, the run's policy says what that means.
+    // contract: C-25 C-26
     pub(crate) fn leave(&self, entry: &mut Entry, seat: SeatId, cause: Cause) {
         entry.seats.leave(seat, &Item::End { outcome: Outcome::of(cause), usage: entry.dispatch.usage() });
         if entry.seats.open() == 0 {
-            self.want(entry, cause);
-            self.end_delivery(entry);
+            let delivery = entry.seats.delivery();
+            self.act(entry, |dispatch, now| dispatch.abandoned(cause, delivery, now));
         }
     }
 
-    /// Writes what was delivered, once no reader is left.
-    fn end_delivery(&self, entry: &mut Entry) {
-        if entry.seats.open() > 0 {
-            return;
-        }
-        let delivery = match (entry.seats.is_complete(), entry.seats.has_begun()) {
-            (true, _) => Delivery::Complete,
-            (false, false) => Delivery::None,
-            (false, true) => Delivery::Partial,
-        };
-        self.act(entry, |dispatch, now| dispatch.delivered(delivery, now));
+    /// A reader has a seat. Whether the run is there for it.
+    // contract: C-25
+    pub(crate) fn returned(&self, entry: &mut Entry) -> bool {
+        let mut is_there = false;
+        self.act(entry, |dispatch, _| {
+            let (there, effects) = dispatch.returned();
+            is_there = there;
+            effects
+        });
+        is_there
     }
 
     // --- what readers and connections say ---
@@ -308,8 +310,11 @@ impl Calls {
     /// A reader came to the end of the answer; `complete` if it got all of it.
     pub(crate) fn delivery_ended(&self, key: &RunKey, seat: SeatId, complete: bool) {
         self.with(key, |entry| {
-            entry.seats.finish(seat, complete);
-            self.end_delivery(entry);
+            // One that left before has had its say.
+            if entry.seats.finish(seat, complete) && entry.seats.open() == 0 {
+                let delivery = entry.seats.delivery();
+                self.act(entry, |dispatch, now| dispatch.delivered(delivery, now));
+            }
         });
     }
 
@@ -339,6 +344,10 @@ impl Calls {
 fn log(entry: &Entry, event: &Event) {
     let run = &entry.key.run;
     match event {
+        Event::GraceBegun { grace } => tracing::info!(%run, ms = grace.as_millis(), "nobody reads; somebody may come back"),
+        Event::AbandonmentWithdrawn => tracing::info!(%run, "somebody came back"),
+        Event::GraceRanOut => tracing::info!(%run, "nobody came back"),
+        Event::LeftRunning { cause } => tracing::info!(%run, %cause, "nobody reads; it goes on"),
         Event::CancelSent { cause, count } => tracing::info!(%run, %cause, count, "cancel sent"),
         Event::OutcomeSet { outcome } => tracing::info!(%run, outcome = %outcome.kind(), cause = %outcome.cause, "ended"),
         Event::Settled { proven } => tracing::info!(%run, proven, "settled"),

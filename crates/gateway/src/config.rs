@@ -5,6 +5,7 @@
 use std::time::Duration;
 
 use crate::keys::Keys;
+use lifecycle::OnDisconnect;
 
 /// The front door's limits and policies.
 #[derive(Clone, Debug)]
@@ -83,6 +84,18 @@ pub struct GatewayConfig {
     pub watches_max: usize,
     /// How often a watch looks: changes that come quicker are shown as one. Default 50 ms.
     pub watch_every: Duration,
+    /// What a disconnect means for a run whose request says nothing about it (C-25). Default `cancel`.
+    pub on_disconnect: OnDisconnect,
+    /// The same for `/v1/chat/completions`; `None` for `on_disconnect`.
+    pub on_disconnect_chat: Option<OnDisconnect>,
+    /// The same for `/v1/completions`.
+    pub on_disconnect_completions: Option<OnDisconnect>,
+    /// The same for `/v1/responses`.
+    pub on_disconnect_responses: Option<OnDisconnect>,
+    /// Longest grace, whoever asks for it. Default 60 s: a caller that is gone for longer asks for `continue`.
+    pub grace_max: Duration,
+    /// The grace of a run with an `Idempotency-Key` that would have none: SDKs close the first connection before they ask again. Default 5 s.
+    pub idempotency_grace: Duration,
     /// Who may ask, and whose runs they see. Default none: everybody may, and all are one tenant.
     pub keys: Keys,
     /// What is kept of runs, where there is a run store.
@@ -163,6 +176,12 @@ impl Default for GatewayConfig {
             watch_every: Duration::from_millis(50),
             keys: Keys::default(),
             keep: KeepConfig::default(),
+            on_disconnect: OnDisconnect::Cancel,
+            on_disconnect_chat: None,
+            on_disconnect_completions: None,
+            on_disconnect_responses: None,
+            grace_max: Duration::from_secs(60),
+            idempotency_grace: Duration::from_secs(5),
         }
     }
 }

@@ -153,8 +153,13 @@ impl Reader {
 
     /// The answer is over; `complete` if all of it was taken with its proper end.
     pub(crate) fn finish(&mut self, complete: bool) {
-        if !std::mem::replace(&mut self.finished, true) {
-            self.calls.delivery_ended(&self.key, self.seat, complete);
+        if std::mem::replace(&mut self.finished, true) {
+            return;
+        }
+        match self.gone().filter(|_| !complete) {
+            // The connection may have said so to the table already, or be about to.
+            Some(cause) => self.calls.caller_gone(&self.key, self.seat, cause),
+            None => self.calls.delivery_ended(&self.key, self.seat, complete),
         }
     }
 }

@@ -8,7 +8,7 @@
 
 use std::sync::Arc;
 
-use lifecycle::{OutcomeKind, RunKey, Tenant};
+use lifecycle::{RunKey, Tenant};
 use sha2::{Digest, Sha256};
 
 use crate::calls::{Calls, Entry, Table};
@@ -91,8 +91,7 @@ impl Calls {
         let joining = order.joining.as_ref()?;
         let run = table.joinable.get(&(order.caller.tenant.clone(), joining.key.clone()))?;
         let entry = table.entries.get_mut(run)?;
-        let ended_well = entry.dispatch.call().outcome().is_none_or(|cause| cause.outcome() == OutcomeKind::Completed);
-        if entry.dispatch.call().wanted().is_some() || !ended_well || entry.dispatch.call().delivery().is_some() {
+        if !entry.dispatch.is_joinable() {
             return None;
         }
         if entry.joining.as_ref().is_none_or(|first| first.asked != joining.asked) {
@@ -102,6 +101,7 @@ impl Calls {
             return Some(Err(Closed::InUse));
         }
         let Some(seat) = entry.seats.join(conn, self.config.stream_buffer_events, self.now()) else { return Some(Err(Closed::InUse)) };
+        self.returned(entry);
         if let Some(left) = order.timeout {
             entry.seats.bound(seat.0, order.arrived.after(left));
         }

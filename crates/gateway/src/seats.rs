@@ -9,8 +9,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use lifecycle::Time;
 use lifecycle::message::Delta;
+use lifecycle::{Delivery, Time};
 
 use crate::conn::ConnState;
 use crate::feed::{Feed, FeedEnd, Item, feed};
@@ -104,14 +104,14 @@ impl Seats {
         self.list.iter().any(|s| s.conn.id == connection)
     }
 
-    /// Whether anybody got anything of it.
-    pub(crate) fn has_begun(&self) -> bool {
-        self.begun || self.taken > 0
-    }
-
-    /// Whether somebody got all of it with its proper end.
-    pub(crate) fn is_complete(&self) -> bool {
-        self.complete
+    /// What was delivered so far.
+    // contract: C-6
+    pub(crate) fn delivery(&self) -> Delivery {
+        match (self.complete, self.begun || self.taken > 0) {
+            (true, _) => Delivery::Complete,
+            (false, false) => Delivery::None,
+            (false, true) => Delivery::Partial,
+        }
     }
 
     fn keep(&mut self, item: impl FnOnce() -> Item) {
@@ -186,12 +186,12 @@ impl Seats {
         self.begun |= !seat.over;
     }
 
-    /// A reader came to the end of its answer.
-    pub(crate) fn finish(&mut self, seat: SeatId, complete: bool) {
-        if let Some(seat) = self.list.iter_mut().find(|s| s.id == seat && !s.over) {
-            seat.over = true;
-            self.complete |= complete;
-        }
+    /// A reader came to the end of its answer. False if it was not there any more.
+    pub(crate) fn finish(&mut self, seat: SeatId, complete: bool) -> bool {
+        let Some(seat) = self.list.iter_mut().find(|s| s.id == seat && !s.over) else { return false };
+        seat.over = true;
+        self.complete |= complete;
+        true
     }
 
     /// A reader is gone: its last item is `last`. Nothing of it is kept, so any number may come and go while a run lives.

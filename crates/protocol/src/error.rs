@@ -4,6 +4,7 @@
 
 use lifecycle::id::IdError;
 use lifecycle::params::ParamError;
+use lifecycle::policy::NoPolicy;
 use lifecycle::session::Refused;
 use lifecycle::{Cause, OutcomeKind};
 use tonic::{Code, Status};
@@ -57,6 +58,14 @@ pub enum Error {
         field: &'static str,
         /// Why.
         problem: IdError,
+    },
+    /// A text that is no policy.
+    #[error("{field} {problem}")]
+    Policy {
+        /// Which field.
+        field: &'static str,
+        /// Why.
+        problem: NoPolicy,
     },
     /// A list that is too long.
     #[error("{field} has {len} entries; {} allows {}", limit.name, limit.default)]

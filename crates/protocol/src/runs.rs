@@ -4,7 +4,7 @@
 
 use lifecycle::message::{Delta, Prompt, TokenLogprob, Usage};
 use lifecycle::params::{Params, Sampling};
-use lifecycle::{Delivery, Outcome, RunId};
+use lifecycle::{Delivery, OnDisconnect, Outcome, RunId};
 use prost::Message;
 
 use crate::params::alternatives;
@@ -24,6 +24,8 @@ pub struct GenerateAsk {
     pub seed: Option<u64>,
     /// The id that the run is to have.
     pub run: Option<RunId>,
+    /// What a disconnect means for it, if the caller says so.
+    pub on_disconnect: Option<OnDisconnect>,
 }
 
 impl TryFrom<wire::GenerateRequest> for GenerateAsk {
@@ -40,6 +42,7 @@ impl TryFrom<wire::GenerateRequest> for GenerateAsk {
             params,
             seed,
             run: request.run.map(|run| run_id(&run, "GenerateRequest.run")).transpose()?,
+            on_disconnect: request.on_disconnect.map(|text| policy(&text)).transpose()?,
         })
     }
 }
@@ -96,6 +99,10 @@ impl TryFrom<wire::Params> for Params {
 
 fn run_id(text: &str, field: &'static str) -> Result<RunId, Error> {
     field::id(RunId::parse(text), field)
+}
+
+fn policy(text: &str) -> Result<OnDisconnect, Error> {
+    text.parse().map_err(|problem| Error::Policy { field: "GenerateRequest.on_disconnect", problem })
 }
 
 impl wire::GenerateEvent {

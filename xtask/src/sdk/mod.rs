@@ -4,7 +4,7 @@
 
 mod browser;
 mod node;
-mod packages;
+pub mod packages;
 mod python;
 
 use std::path::Path;

@@ -5,7 +5,7 @@ use anyhow::bail;
 use crate::process::{command, run as run_command};
 
 /// The first of these programs that is on the path.
-pub(super) fn found(names: &[&str]) -> Option<String> {
+pub fn found(names: &[&str]) -> Option<String> {
     let paths = std::env::var_os("PATH")?;
     // Where servers are installed, which is on root's path only.
     let folders: Vec<_> = std::env::split_paths(&paths).chain(["/usr/sbin".into()]).collect();
@@ -17,7 +17,7 @@ pub(super) fn found(names: &[&str]) -> Option<String> {
 ///
 /// # Errors
 /// Not root, not Debian: says who needs it and what to do (`or_else` is a further way); or apt-get fails.
-pub(super) fn install(package: &str, who: &str, or_else: &str) -> anyhow::Result<()> {
+pub fn install(package: &str, who: &str, or_else: &str) -> anyhow::Result<()> {
     let said = |program: &str, args: &[&str]| command(program).args(args).output().ok().filter(|o| o.status.success()).map(|o| o.stdout);
     let superuser = said("id", &["-u"]).is_some_and(|id| id.trim_ascii() == b"0");
     if !superuser || said("apt-get", &["--version"]).is_none() {

@@ -14,7 +14,7 @@ use std::task::{Context, Poll, ready};
 
 use axum::http::{HeaderMap, HeaderValue};
 use lifecycle::message::{Prompt, Usage};
-use lifecycle::{Cause, Delivery, OnDisconnect, Outcome, OutcomeKind, Time};
+use lifecycle::{Cause, Delivery, Outcome, OutcomeKind, Time};
 use protocol::{GenerateAsk, runs_v1 as wire};
 use tokio_stream::Stream;
 use tonic::{Request, Response, Status};
@@ -28,6 +28,7 @@ use crate::feed::{Item, Reader};
 use crate::http::error::ApiError;
 use crate::http::fields::{LOGIT_BIAS_MAX, SALT_MAX_LEN, STOP_TOKENS_MAX, model_named};
 use crate::http::generate::{JOINED, closed, first, joining};
+use crate::http::leaving::{Route, stated};
 use crate::http::{name, serving};
 use crate::keys::Caller;
 
@@ -80,7 +81,9 @@ fn order(calls: &Calls, caller: Caller, headers: &HeaderMap, message: wire::Gene
     let refused = |error: ApiError| status::of_error(&error);
     let joining = joining("grpc", headers, &message.canonical()).map_err(refused)?;
     let timeout = timeout(headers, calls.config.client_deadline_max).map_err(refused)?;
-    let GenerateAsk { model, prompt, mut params, seed, run } = message.try_into()?;
+    let GenerateAsk { model, prompt, mut params, seed, run, on_disconnect } = message.try_into()?;
+    let stated = stated(headers, on_disconnect).map_err(refused)?;
+    let on_disconnect = calls.config.policy(Route::Grpc, stated, joining.is_some());
     let model = model_named(Some(model), &calls.models()).map_err(refused)?;
     within(calls, &prompt, &params, run.as_ref()).map_err(refused)?;
     params.sampling.seed = match seed {
@@ -98,7 +101,7 @@ fn order(calls: &Calls, caller: Caller, headers: &HeaderMap, message: wire::Gene
         stream: true,
         joining,
         door: "grpc",
-        on_disconnect: OnDisconnect::Cancel,
+        on_disconnect,
         stored: false,
         request: None,
         expires: None,

@@ -5,11 +5,13 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use lifecycle::OnDisconnect;
 use lifecycle::message::ModelInfo;
 use lifecycle::params::{ParamError, Params, STOPS_MAX};
 use serde_json::{Map, Value};
 
 use super::error::ApiError;
+use super::leaving;
 
 /// Most entries of `logit_bias`.
 pub(crate) const LOGIT_BIAS_MAX: usize = 1024;
@@ -120,6 +122,7 @@ pub(crate) struct Common {
     pub(crate) stream: bool,
     pub(crate) include_usage: bool,
     pub(crate) timeout: Option<Duration>,
+    pub(crate) on_disconnect: Option<OnDisconnect>,
 }
 
 /// Takes the model's name and checks it: absent or empty means the one model there is. While no worker was met, nobody knows which models
@@ -180,7 +183,8 @@ pub(crate) fn common(fields: &mut Fields, logprobs: Option<u8>) -> Result<Common
     let stream = fields.bool("stream")?.unwrap_or(false);
     let include_usage = stream_options(fields, stream)?;
     let timeout = fields.typed("timeout_ms", "a whole number of milliseconds above 0", |v| v.as_u64().filter(|ms| *ms > 0))?;
-    Ok(Common { params, stream, include_usage, timeout: timeout.map(Duration::from_millis) })
+    let on_disconnect = fields.text(leaving::FIELD)?.map(|text| leaving::parse(&text, leaving::FIELD)).transpose()?;
+    Ok(Common { params, stream, include_usage, timeout: timeout.map(Duration::from_millis), on_disconnect })
 }
 
 fn sampling(fields: &mut Fields, params: &mut Params) -> Result<(), ApiError> {

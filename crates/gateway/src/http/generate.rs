@@ -18,10 +18,11 @@ use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
 use http_body_util::{BodyExt, LengthLimitError, Limited};
 use lifecycle::message::Usage;
-use lifecycle::{OnDisconnect, Outcome, OutcomeKind, RunId, Time};
+use lifecycle::{Outcome, OutcomeKind, RunId, Time};
 
 use super::error::ApiError;
 use super::fields::{self, Fields};
+use super::leaving::{self, Route};
 use super::openai::{Answer, Kind, Shape};
 use super::stream::{Events, Whole};
 use super::{Requested, chat as chat_wire, completions as text_wire, name, serving};
@@ -158,6 +159,7 @@ fn order(
         Kind::Text => text_wire::parse(fields)?,
     };
     let timeout = timeout(calls, headers, common.timeout)?;
+    let stated = leaving::stated(headers, common.on_disconnect)?;
     let joining = joining(if kind == Kind::Chat { "chat" } else { "text" }, headers, body)?;
     let shape = Shape {
         kind,
@@ -168,6 +170,8 @@ fn order(
         logprobs: common.params.sampling.logprobs.is_some(),
         include_usage: common.include_usage,
     };
+    let route = if kind == Kind::Chat { Route::Chat } else { Route::Completions };
+    let on_disconnect = calls.config.policy(route, stated, joining.is_some());
     let order = Order {
         caller,
         requested,
@@ -179,7 +183,7 @@ fn order(
         stream: common.stream,
         joining,
         door: if kind == Kind::Chat { "chat" } else { "text" },
-        on_disconnect: OnDisconnect::Cancel,
+        on_disconnect,
         stored: false,
         request: None,
         expires: None,

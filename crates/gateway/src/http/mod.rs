@@ -9,6 +9,7 @@ pub(crate) mod events;
 pub(crate) mod fields;
 pub(crate) mod generate;
 pub(crate) mod kv;
+pub(crate) mod leaving;
 pub(crate) mod openai;
 pub(crate) mod runs;
 pub(crate) mod stored;

@@ -8,8 +8,10 @@ use tokio::net::TcpStream;
 use crate::simulated::{Stand, default_stand, stand};
 use crate::wire::{Leave, Reply, ask, chat, ms, read_reply, read_until, request_text, send};
 
+/// What a grace does is shown elsewhere: here the last one takes the run along.
 fn keyed(id: &str, key: &str, extra: &str) -> String {
-    request_text("POST", "/v1/chat/completions", &format!("X-Request-Id: {id}\r\nIdempotency-Key: {key}\r\n"), &chat(extra))
+    let headers = format!("X-Request-Id: {id}\r\nIdempotency-Key: {key}\r\nX-On-Disconnect: cancel\r\n");
+    request_text("POST", "/v1/chat/completions", &headers, &chat(extra))
 }
 
 /// Sends a request and waits until it has its seat: a reader that streams is told at once that it has joined.

@@ -51,7 +51,7 @@ impl Server {
     pub fn start(whose: &'static str, log: Log, arguments: impl FnOnce(&mut Command)) -> Result<Server, Failure> {
         let program = std::env::current_exe().context("cannot find this program's own file")?;
         let mut command = Command::new(program);
-        command.args(["serve", "--port", "0"]);
+        command.args(["serve", "--port", "0", "--store", "none"]);
         arguments(&mut command);
         // A group of its own: Ctrl-C is heard here, and ends the child from here.
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).process_group(0);

@@ -17,8 +17,8 @@ pub mod serve;
 mod settings;
 mod signals;
 pub mod sim;
-mod stored;
 pub mod soak;
+mod stored;
 pub mod trace;
 pub mod worker;
 

@@ -58,6 +58,12 @@ pub fn gateway(config: &ServeConfig) -> GatewayConfig {
             retention_max: Duration::from_secs(config.retention_max_s),
         },
         keys: config.keys.clone(),
+        on_disconnect: config.on_disconnect.get().unwrap_or_default(),
+        on_disconnect_chat: config.on_disconnect_chat.get(),
+        on_disconnect_completions: config.on_disconnect_completions.get(),
+        on_disconnect_responses: config.on_disconnect_responses.get(),
+        grace_max: ms(config.grace_max_ms),
+        idempotency_grace: ms(config.idempotency_grace_ms),
         ..GatewayConfig::default()
     }
 }

@@ -29,7 +29,8 @@ pub(super) async fn open(config: &ServeConfig, name: &str) -> anyhow::Result<Opt
     };
     let place = settings.place();
     let open = store::open(&settings).await;
-    let store = open.with_context(|| format!("runs cannot be kept at {place}; name another place with --store, or --store none to keep none"))?;
+    let store =
+        open.with_context(|| format!("runs cannot be kept at {place}; name another place with --store, or --store none to keep none"))?;
     tracing::info!(%place, "runs are kept");
     Ok(Some(store))
 }

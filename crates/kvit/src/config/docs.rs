@@ -12,6 +12,7 @@ fn told_default(option: &OptionDoc) -> Option<&'static str> {
         "model" => Some("the cached model"),
         "name" => Some("`worker` or `gateway`"),
         "worker" => Some("none"),
+        "on_disconnect_chat" | "on_disconnect_completions" | "on_disconnect_responses" => Some("empty"),
         _ => None,
     }
 }

@@ -48,18 +48,20 @@ fn key(table: &DeTable<'_>, at: usize, place: &dyn Fn(usize) -> String) -> Resul
     let wrong = |at: usize, field: &str, why: String| ConfigError::Value { place: place(at), name: format!("{TABLE}: {field}"), why };
     for field in table.keys() {
         let word = field.get_ref().as_ref();
+        // `name` is an option, too.
+        if FIELDS.iter().any(|(known, ..)| *known == word) {
+            continue;
+        }
         if OPTIONS.iter().any(|option| option.key == word) {
             let why = "is an option and none of a key: options stand above the first [[key]]".to_owned();
             return Err(wrong(field.span().start, word, why));
         }
-        if !FIELDS.iter().any(|(known, ..)| *known == word) {
-            return Err(ConfigError::Unknown {
-                place: place(field.span().start),
-                what: "field of [[key]]",
-                name: word.to_owned(),
-                nearest: nearest(word, FIELDS.iter().map(|(known, ..)| *known)),
-            });
-        }
+        return Err(ConfigError::Unknown {
+            place: place(field.span().start),
+            what: "field of [[key]]",
+            name: word.to_owned(),
+            nearest: nearest(word, FIELDS.iter().map(|(known, ..)| *known)),
+        });
     }
     let text = |field: &str| match table.get(field) {
         None => Ok(None),
@@ -163,7 +165,7 @@ mod tests {
             (format!("[[key]]\nname = \"a\"\nsecrt = \"{SECRET}\""), "f:3: unknown field of [[key]] `secrt`; did you mean `secret`?"),
             (format!("[[key]]\nname = \"a\"\n{secret}\nport = 1"), "f:4: key: port: is an option and none of a key"),
             (format!("[[key]]\nname = \"a\"\n{secret}\n[[key]]\nname = \"b\"\n{secret}"), "f:4: key: has the secret of `a`"),
-            (format!("[[key]]\nname = \"a\"\n{secret}\n[[key]]\nname = \"a\"\n{secret}1"), "f:4: key: `a` is the name of another key"),
+            (format!("[[key]]\nname = \"a\"\n{secret}\n[[key]]\nname = \"a\"\n{secret}"), "f:4: key: `a` is the name of another key"),
             (format!("[key]\nname = \"a\"\n{secret}"), "f:1: key: must be written as tables `[[key]]`"),
             (format!("key = \"{SECRET}\""), "f:1: key: must be written as tables `[[key]]`"),
             (format!("key = [\"{SECRET}\"]"), "f:1: key: must be written as tables `[[key]]`"),

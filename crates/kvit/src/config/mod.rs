@@ -19,7 +19,7 @@ pub use docs::{json, markdown};
 pub use env::refuse_unknown;
 pub use keys::table as key_table;
 pub use options::{OPTIONS, ServeConfig, ServeFlags};
-pub use value::{Isa, LogLevel};
+pub use value::{Isa, LogLevel, StorePlace};
 
 use std::ffi::OsString;
 use std::path::Path;

@@ -3,10 +3,11 @@
 //!
 //! Invariant: each option stands here once. Every queue, buffer and wait of the server has its limit in this list.
 
+use lifecycle::OnDisconnect;
 use serde::Deserialize;
 
 use super::ConfigError;
-use super::value::{Isa, LogLevel, ModelPath, ProcessName, StorePlace, Threads, WORKERS_MAX, Workers};
+use super::value::{Isa, LogLevel, ModelPath, Policy, ProcessName, StorePlace, Threads, WORKERS_MAX, Workers};
 
 /// One option as the reference shows it.
 #[derive(Clone, Copy, Debug)]
@@ -161,6 +162,18 @@ options! {
         "Longest `wait_ms` of a cancel request.";
     allow_half_close: bool, "BOOLEAN" = false,
         "Whether a caller that closes only its sending side is still there. Hardly any client does that, and a proxy that closes does.";
+    on_disconnect: Policy, "POLICY" = Policy::of(OnDisconnect::Cancel),
+        "What it means for a run that its last reader leaves, where its request does not say so itself: `cancel`, `grace(MILLISECONDS)` (it is cancelled unless somebody comes back in time), or `continue` (it goes on).";
+    on_disconnect_chat: Policy, "POLICY" = Policy::default(),
+        "The same for `/v1/chat/completions` alone; empty for `on_disconnect`.";
+    on_disconnect_completions: Policy, "POLICY" = Policy::default(),
+        "The same for `/v1/completions` alone; empty for `on_disconnect`.";
+    on_disconnect_responses: Policy, "POLICY" = Policy::default(),
+        "The same for `/v1/responses` alone; empty for `on_disconnect`.";
+    grace_max_ms: u64, "MILLISECONDS" = 60_000,
+        "Longest grace, whoever asks for it; a longer one becomes this.";
+    idempotency_grace_ms: u64, "MILLISECONDS" = 5_000,
+        "Grace of a run whose request has an `Idempotency-Key`, says nothing of a disconnect, and would be cancelled: SDKs close the first connection before they ask again. 0 for none.";
     listen: String, "ADDRESS:PORT" = "127.0.0.1:8100".to_owned(),
         "Where a worker listens for gateways; port 0 picks a free one, which the `listening on` line names. Whoever reaches it can use it: it asks for no password.";
     name: ProcessName, "NAME" = ProcessName::default(),

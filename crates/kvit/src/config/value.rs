@@ -4,6 +4,8 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
+use lifecycle::OnDisconnect;
+use lifecycle::policy::NoPolicy;
 use serde::Deserialize;
 
 /// How many threads compute.
@@ -85,6 +87,45 @@ impl FromStr for ProcessName {
 impl fmt::Display for ProcessName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.as_deref().unwrap_or_default().fmt(f)
+    }
+}
+
+/// What a disconnect means, or nothing: then what stands above it holds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(try_from = "String")]
+pub struct Policy(Option<OnDisconnect>);
+
+impl Policy {
+    /// This one.
+    pub const fn of(policy: OnDisconnect) -> Policy {
+        Policy(Some(policy))
+    }
+
+    /// What it says.
+    pub const fn get(self) -> Option<OnDisconnect> {
+        self.0
+    }
+}
+
+impl TryFrom<String> for Policy {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<Self, String> {
+        text.parse()
+    }
+}
+
+impl FromStr for Policy {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        if text.is_empty() { Ok(Policy(None)) } else { text.parse().map(Policy::of).map_err(|why: NoPolicy| why.to_string()) }
+    }
+}
+
+impl fmt::Display for Policy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.map_or(Ok(()), |policy| policy.fmt(f))
     }
 }
 

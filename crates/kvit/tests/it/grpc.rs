@@ -81,7 +81,7 @@ fn ids_keys_and_a_taken_name_are_as_over_http() {
     let named = |call: &crate::grpc_client::Call, name: &str| {
         call.metadata.get(name).map(|value| value.to_str().expect("ASCII").to_owned()).unwrap_or_default()
     };
-    let metadata = [("x-request-id", "one"), ("idempotency-key", "k")];
+    let metadata = [("x-request-id", "one"), ("idempotency-key", "k"), ("x-on-disconnect", "cancel")];
     let mut one = caller.generate(&metadata, chat(&model, "go", 15_000)).expect("it is taken on");
     caller.read_tokens(&mut one, 2);
     // The same key and the same request, whatever it would be called: the same run.
@@ -92,7 +92,7 @@ fn ids_keys_and_a_taken_name_are_as_over_http() {
         ("one".into(), "two".into(), "true".into())
     );
     caller.read_tokens(&mut two, 2);
-    let other = caller.generate(&metadata[1..], chat(&model, "another", 10)).err().expect("the key is in use");
+    let other = caller.generate(&metadata[1..2], chat(&model, "another", 10)).err().expect("the key is in use");
     assert_eq!((other.code(), word(&other)), (Code::InvalidArgument, "idempotency_key_reused"));
     // The same name, and no key: another run.
     let mut three = caller.generate(&metadata[..1], chat(&model, "go on", 3)).expect("it is taken on");

@@ -200,7 +200,8 @@ pub fn model(server: &Server) -> String {
 pub fn chat(model: &str, content: &str, max_tokens: u32) -> GenerateRequest {
     let turn = wire::Turn { role: "user".into(), content: content.into() };
     let params = wire::Params { temperature: Some(0.0), max_tokens: Some(max_tokens), ignore_eos: true, ..Default::default() };
-    GenerateRequest { model: model.into(), prompt: Some(Prompt::Chat(wire::Chat { turns: vec![turn] })), params: Some(params), run: None }
+    let prompt = Prompt::Chat(wire::Chat { turns: vec![turn] });
+    GenerateRequest { model: model.into(), prompt: Some(prompt), params: Some(params), ..Default::default() }
 }
 
 /// The contract's word beside a status.

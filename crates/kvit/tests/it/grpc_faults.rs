@@ -37,6 +37,8 @@ fn a_bad_request_is_a_status_that_names_what_is_wrong_and_makes_no_run() {
         (&[("x-request-id", "a b")], good(), Code::InvalidArgument, "X-Request-Id"),
         (&[("x-request-id", "a")], GenerateRequest { run: Some("b".into()), ..good() }, Code::InvalidArgument, "GenerateRequest.run"),
         (&[("idempotency-key", "")], good(), Code::InvalidArgument, "Idempotency-Key"),
+        (&[("x-on-disconnect", "stay")], good(), Code::InvalidArgument, "X-On-Disconnect"),
+        (&[], GenerateRequest { on_disconnect: Some("grace".into()), ..good() }, Code::InvalidArgument, "GenerateRequest.on_disconnect"),
         (&[("grpc-timeout", "soon")], good(), Code::InvalidArgument, "grpc-timeout"),
         (&[("grpc-timeout", "0m")], good(), Code::DeadlineExceeded, "deadline"),
         (&[], text("x".repeat(20_001)), Code::ResourceExhausted, "20000 bytes"),

@@ -78,7 +78,13 @@ impl Http2 {
     }
 
     pub fn chat(&mut self, id: &str, body: &Value) -> Stream {
-        let request = http::Request::post("http://t/v1/chat/completions").header("x-request-id", id).body(()).expect("a request");
+        self.chat_with(id, &[], body)
+    }
+
+    /// With further headers.
+    pub fn chat_with(&mut self, id: &str, headers: &[(&str, &str)], body: &Value) -> Stream {
+        let request = http::Request::post("http://t/v1/chat/completions").header("x-request-id", id);
+        let request = headers.iter().fold(request, |request, (name, value)| request.header(*name, *value)).body(()).expect("a request");
         self.runtime.block_on(async {
             self.send = self.send.clone().ready().await.expect("the connection takes a request");
             let (response, mut request) = self.send.send_request(request, false).expect("the request can be sent");

@@ -6,7 +6,8 @@ use serde_json::{Value, json};
 use crate::server::{Caller, Leave, PATIENCE, Server, chat_body, lasting_model, rest};
 
 fn joined(server: &Server, id: &str, key: &str, body: &Value) -> Caller {
-    Caller::post_with(server, "/v1/chat/completions", id, &format!("Idempotency-Key: {key}\r\n"), body)
+    let headers = format!("Idempotency-Key: {key}\r\nX-On-Disconnect: cancel\r\n");
+    Caller::post_with(server, "/v1/chat/completions", id, &headers, body)
 }
 
 /// The run's own counter, as everybody reads it.

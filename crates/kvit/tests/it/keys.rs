@@ -83,7 +83,7 @@ fn two_tenants_use_the_same_id_at_the_same_time_and_neither_reaches_the_others_r
     let (server, _dir) = keyed();
     // The same id, the same Idempotency-Key, the same body.
     let mut alices = live(&server, ALICE, "same");
-    let mut bobs = live(&server, BOB, "same");
+    let _bobs = live(&server, BOB, "same");
     let mut carols = Caller::post_with(&server, "/v1/chat/completions", "hers", &shows(CAROL), &chat_body("Something else", LONG, true));
     carols.read_tokens(2);
     assert_eq!((ids(&server, ALICE), ids(&server, BOB)), (vec!["hers".to_owned(), "same".to_owned()], vec!["same".to_owned()]));
@@ -109,7 +109,6 @@ fn two_tenants_use_the_same_id_at_the_same_time_and_neither_reaches_the_others_r
     alices.read_tokens(3);
     carols.read_tokens(3);
     assert_eq!(get(&server, ALICE, "/v1/runs/same")["outcome"], Value::Null);
-    while bobs.event().is_some() {}
     // A taken id is taken within its tenant.
     let (status, head, _) = server.request_with(
         "POST",
@@ -299,7 +298,7 @@ fn a_key_that_was_made_lets_in_and_is_in_no_log() {
     drop(grpc);
     assert!(server.terminate());
     let log = std::fs::read_to_string(&log).expect("the log");
-    assert!(log.contains("caller=alice") || log.contains("alice"), "it says who asks");
+    assert!(log.contains("alice"), "it says who asks");
     for secret in [&secret, stranger, &secret["kvit-".len()..], &made.out[made.out.len() - 40..made.out.len() - 8]] {
         assert!(!log.contains(secret), "a secret or a digest is in the log");
     }

@@ -12,6 +12,7 @@ mod endings;
 mod evicted;
 mod faults;
 mod gateway;
+mod grace;
 mod grpc;
 mod grpc_client;
 mod grpc_faults;

@@ -96,7 +96,8 @@ impl Server {
 
     /// Started by this command, whose stderr goes where it says.
     pub fn listening(mut command: Command) -> Server {
-        let mut child = command.stdout(Stdio::piped()).spawn().expect("kvit starts");
+        // A flag goes before it: whoever wants a store names one of its own.
+        let mut child = command.env("KVIT_STORE", "none").stdout(Stdio::piped()).spawn().expect("kvit starts");
         let mut lines = BufReader::new(child.stdout.take().expect("its output is a pipe")).lines();
         let line = lines.find_map(|l| l.ok().filter(|l| l.starts_with("listening on ")));
         let port = line.and_then(|l| l.rsplit(':').next().and_then(|p| p.trim().parse().ok()));

@@ -11,6 +11,10 @@ pub enum Action {
     Place(u8),
     /// A run is no longer wanted, for the cause of this index.
     Leave(u8, u8),
+    /// A reader comes back to a run that was left.
+    Return(u8),
+    /// A run's grace passes.
+    GraceOver(u8),
     /// A caller takes the end of its answer.
     TakeEnd(u8),
     /// The cancel driver repeats a run's cancel.
@@ -83,6 +87,8 @@ impl Action {
         match self {
             Action::Place(run) => format!("the gateway submits {}", of(run)),
             Action::Leave(run, _) => format!("{} is no longer wanted", of(run)),
+            Action::Return(run) => format!("a reader comes back to {}", of(run)),
+            Action::GraceOver(run) => format!("nobody comes back to {} in time", of(run)),
             Action::TakeEnd(run) => format!("the caller takes the end of {}'s answer", of(run)),
             Action::Repeat(run) => format!("the cancel driver repeats the cancel of {}", of(run)),
             Action::GatewayDeadlines => "the deadlines pass by the gateway's clock".into(),

@@ -30,6 +30,8 @@ impl<R: Rules> World<R> {
                 self.at_gate(run, effects);
             }
             Action::Leave(run, cause) => self.leave(run, cause),
+            Action::Return(run) => self.come_back(run),
+            Action::GraceOver(run) => self.grace_over(run),
             Action::TakeEnd(run) => self.take_end(run),
             Action::Repeat(run) => {
                 self.budget.repeats -= 1;
@@ -67,16 +69,16 @@ impl<R: Rules> World<R> {
         let why = self.scene.setup.runs[at].leaves[usize::from(cause)];
         self.note(|_| why.to_string());
         self.gate.runs[at].left |= 1 << cause;
-        let effects = self.gate.want(at, why);
-        self.at_gate(run, effects);
-        if why.is_disconnect() && self.gate.runs[at].dispatch().call().delivery().is_none() {
+        let effects = if why.is_disconnect() {
             let told = self.gate.runs[at].told.iter().any(|answer| !answer.is_empty());
-            let effects = self.gate.delivered(at, if told { Delivery::Partial } else { Delivery::None });
-            self.at_gate(run, effects);
-        }
+            self.gate.abandoned(at, why, if told { Delivery::Partial } else { Delivery::None })
+        } else {
+            self.gate.want(at, why)
+        };
+        self.at_gate(run, effects);
     }
 
-    fn take_end(&mut self, run: u8) {
+    pub(super) fn take_end(&mut self, run: u8) {
         let at = usize::from(run);
         let Some(cause) = self.gate.runs[at].end else { return };
         let complete = cause.outcome() == OutcomeKind::Completed;
@@ -97,9 +99,7 @@ impl<R: Rules> World<R> {
                 DispatchEffect::Tell(Said::End { outcome, .. }) => {
                     self.check_end(run, outcome.cause);
                     self.gate.runs[at].end = Some(outcome.cause);
-                    if !self.scene.setup.slow_reader && self.gate.runs[at].dispatch().call().delivery().is_none() {
-                        self.take_end(run);
-                    }
+                    self.take_end_at_once(run);
                 }
                 DispatchEffect::Settle => self.gate.runs[at].settled += 1,
                 DispatchEffect::Tell(Said::Accepted) | DispatchEffect::Dismiss { .. } | DispatchEffect::Wait => {}
@@ -109,6 +109,7 @@ impl<R: Rules> World<R> {
 
     fn journal_of_gate(&mut self, of: Try, event: Event) {
         let run = usize::from(of.run);
+        self.check_leaving(of.run, &event);
         match event {
             Event::OutcomeSet { outcome } => {
                 self.note(|s| format!("{} is {}: {}", s.setup.runs[run].name, outcome.kind(), outcome.cause));

@@ -36,12 +36,19 @@ impl<R: Rules> World<R> {
             if self.may_place(i) {
                 all.push(Action::Place(at));
             }
-            for cause in 0..setup.runs[i].leaves.len() {
-                if run.left >> cause & 1 == 0 && !call.is_settled() {
+            for (cause, why) in setup.runs[i].leaves.iter().enumerate() {
+                let is_there = run.reads || !why.is_disconnect();
+                if run.left >> cause & 1 == 0 && is_there && !call.is_settled() {
                     all.push(Action::Leave(at, cause as u8));
                 }
             }
-            if run.end.is_some() && call.delivery().is_none() {
+            if b.returns > 0 && !run.reads && !call.is_settled() {
+                all.push(Action::Return(at));
+            }
+            if run.dispatch().grace_until().is_some() {
+                all.push(Action::GraceOver(at));
+            }
+            if run.end.is_some() && run.reads && call.delivery().is_none() {
                 all.push(Action::TakeEnd(at));
             }
             if b.repeats > 0 && call.needs_retry() {
@@ -168,7 +175,7 @@ impl<R: Rules> World<R> {
             .or_else(|| next(&|a| matches!(a, Action::Learn | Action::Attach)))
             .or_else(|| next(&|a| matches!(a, Action::Deliver(i) if in_order(*i))))
             .or_else(|| next(&|a| matches!(a, Action::Deliver(_) | Action::Heartbeat(_))))
-            .or_else(|| next(&|a| matches!(a, Action::Resend(_) | Action::Place(_) | Action::TakeEnd(_))))
+            .or_else(|| next(&|a| matches!(a, Action::Resend(_) | Action::Place(_) | Action::TakeEnd(_) | Action::GraceOver(_))))
             .or_else(|| next(&|a| matches!(a, Action::Restart) && self.is_drained()))
             .filter(|_| self.violation.is_none())
     }

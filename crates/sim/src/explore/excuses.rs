@@ -87,7 +87,7 @@ pub const EXCUSES: &[Excuse] = &[
     call(
         &["accepted", "waiting again", "dispatched", "live", "handed_back"],
         &["delivered"],
-        "a caller that leaves is a cause first, for every run has the policy `cancel` (C-25)",
+        "an answer is over only once the run's end is wanted or decided, whatever a disconnect means for it (C-25)",
     ),
     call(
         &["accepted", "waiting again", "dispatched", "live", "released", "void", "settled(proven)", "settled(void)", "handed_back"],

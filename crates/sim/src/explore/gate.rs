@@ -13,7 +13,7 @@ use lifecycle::{
     AttemptId, Cause, Deadline, Dispatch, DispatchConfig, DispatchEffect, Incarnation, Place, Rules, Time, Word, Work, WorkerIndex,
 };
 
-use super::setup::Setup;
+use super::setup::{RunSetup, Setup};
 
 /// The moment at which every deadline has passed, on either side's clock.
 pub const LATE: Time = Time(1_000_000);
@@ -39,6 +39,10 @@ pub struct Run<R: Rules> {
     pub number: u64,
     /// The life of the worker that it was last placed on.
     pub life: u8,
+    /// Whether somebody reads it.
+    pub reads: bool,
+    /// Its grace was let pass.
+    pub late: bool,
     /// What an attempt of it was, when it was lost: nothing may rewrite it.
     pub voided: bool,
 }
@@ -58,7 +62,7 @@ pub struct Gate<R: Rules> {
 }
 
 impl<R: Rules> Run<R> {
-    fn new(id: &AttemptId, n: u32, setup: &Setup) -> Run<R> {
+    fn new(id: &AttemptId, of: &RunSetup, setup: &Setup) -> Run<R> {
         let deadlines = if setup.deadlines { vec![Deadline::from_left(Time::ZERO, span(LATE), Cause::ClientDeadline)] } else { Vec::new() };
         let config = DispatchConfig {
             // Time passes when it is chosen to: a repetition is due a microsecond later, an answer's grace never ends.
@@ -68,11 +72,23 @@ impl<R: Rules> Run<R> {
             queue_deadline: Duration::MAX,
             redispatch_max: setup.redispatch,
         };
-        let params = Params { n, ..Params::default() };
+        let params = Params { n: of.n, ..Params::default() };
         let work = Work { prompt: Prompt::Tokens(Vec::new()), params };
-        let dispatch = Arc::new(Dispatch::new(id.key.clone(), work, deadlines, config, Time::ZERO));
-        let told = vec![Vec::new(); n as usize];
-        let mut run = Run { dispatch, print: 0, told, end: None, outcomes: 0, settled: 0, left: 0, number: 0, life: 0, voided: false };
+        let dispatch = Arc::new(Dispatch::new(id.key.clone(), work, deadlines, config, Time::ZERO).on_disconnect(of.policy));
+        let mut run = Run {
+            dispatch,
+            print: 0,
+            told: vec![Vec::new(); of.n as usize],
+            end: None,
+            outcomes: 0,
+            settled: 0,
+            left: 0,
+            number: 0,
+            life: 0,
+            reads: true,
+            late: false,
+            voided: false,
+        };
         run.reprint();
         run
     }
@@ -112,7 +128,7 @@ fn span(time: Time) -> Duration {
 impl<R: Rules> Gate<R> {
     /// All runs of a setup, accepted.
     pub fn new(names: &[AttemptId], setup: &Setup) -> Gate<R> {
-        let runs = setup.runs.iter().zip(names).map(|(run, id)| Run::new(id, run.n, setup)).collect();
+        let runs = setup.runs.iter().zip(names).map(|(run, id)| Run::new(id, run, setup)).collect();
         Gate { runs, life: 1, next_number: 1, stops: false, late: false }
     }
 
@@ -134,6 +150,32 @@ impl<R: Rules> Gate<R> {
     pub fn want(&mut self, run: usize, cause: Cause) -> Vec<DispatchEffect> {
         let now = self.now();
         self.runs[run].change(|dispatch| dispatch.want(cause, now))
+    }
+
+    /// The last reader leaves.
+    pub fn abandoned(&mut self, run: usize, cause: Cause, delivery: lifecycle::Delivery) -> Vec<DispatchEffect> {
+        let now = self.now();
+        self.runs[run].reads = false;
+        self.runs[run].change(|dispatch| dispatch.abandoned(cause, delivery, now))
+    }
+
+    /// A reader asks for it again. Whether it is there for it.
+    pub fn returned(&mut self, run: usize) -> (bool, Vec<DispatchEffect>) {
+        let mut there = false;
+        let effects = self.runs[run].change(|dispatch| {
+            let (is_there, effects) = dispatch.returned();
+            there = is_there;
+            effects
+        });
+        self.runs[run].reads |= there;
+        (there, effects)
+    }
+
+    /// A grace passes, and nothing else does.
+    pub fn grace_over(&mut self, run: usize) -> Vec<DispatchEffect> {
+        self.runs[run].late = true;
+        let Some(at) = self.runs[run].dispatch.grace_until() else { return Vec::new() };
+        self.runs[run].change(|dispatch| dispatch.tick(at))
     }
 
     /// A word of a life of the worker.
@@ -171,6 +213,7 @@ impl<R: Rules> Gate<R> {
         (self.life, self.next_number, self.stops, self.late).hash(out);
         for run in &self.runs {
             (run.print, &run.told, run.end, run.outcomes, run.settled, run.left, run.number, run.life, run.voided).hash(out);
+            (run.reads, run.late).hash(out);
         }
     }
 }

@@ -68,6 +68,10 @@ marks! {
     StopString = "a stop string ends a run while its next row is in flight",
     StopToken = "a stop token ends a run",
     Length = "a run ends by its length",
+    CameBack = "a reader comes back in its run's grace",
+    RanOut = "nobody comes back in a grace",
+    EndedInGrace = "a run comes to its own end in a grace",
+    LeftRunning = "a run goes on without a reader",
 }
 
 /// A set of marks.

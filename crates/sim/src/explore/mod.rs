@@ -15,6 +15,7 @@ mod device;
 mod drain;
 mod excuses;
 mod gate;
+mod leaving;
 mod marks;
 mod net;
 mod search;

@@ -2,7 +2,7 @@
 //!
 //! Invariant: whatever could happen without end has a budget here, so every setup has finitely many states.
 
-use lifecycle::Cause;
+use lifecycle::{Cause, OnDisconnect};
 
 /// A run of a setup.
 #[derive(Clone, Debug)]
@@ -19,6 +19,8 @@ pub struct RunSetup {
     pub leaves: Vec<Cause>,
     /// How it may come to its own end before its cap.
     pub stop: Stop,
+    /// What its reader's leaving means.
+    pub policy: OnDisconnect,
 }
 
 /// A run's stop.
@@ -35,12 +37,18 @@ pub enum Stop {
 impl RunSetup {
     /// A run with one answer of two tokens, which nobody leaves.
     pub fn new(name: &'static str, prompt: &[u32]) -> RunSetup {
-        RunSetup { name, prompt: prompt.to_vec(), n: 1, cap: 2, leaves: Vec::new(), stop: Stop::Never }
+        RunSetup { name, prompt: prompt.to_vec(), n: 1, cap: 2, leaves: Vec::new(), stop: Stop::Never, policy: OnDisconnect::Cancel }
     }
 
     /// The same run, which may be left for these causes.
     pub fn leaves(mut self, causes: &[Cause]) -> RunSetup {
         self.leaves = causes.to_vec();
+        self
+    }
+
+    /// The same run with a policy.
+    pub fn on_disconnect(mut self, policy: OnDisconnect) -> RunSetup {
+        self.policy = policy;
         self
     }
 
@@ -90,6 +98,8 @@ pub struct Budget {
     pub repeats: u8,
     /// The shell's tokeniser refuses a prompt.
     pub refusals: u8,
+    /// A reader comes back to a run that was left.
+    pub returns: u8,
 }
 
 /// One bounded world.

@@ -1,11 +1,16 @@
 //! The setups that are explored: each small enough to be closed, together rich enough to reach every mark and every cell.
 
-use lifecycle::Cause;
+use std::time::Duration;
+
+use lifecycle::{Cause, OnDisconnect};
 
 use super::setup::{Budget, RunSetup, Setup, Stop};
 
 const CLOSED: Cause = Cause::ClientClosed;
 const BY_NAME: Cause = Cause::CancelRequested;
+const RESET: Cause = Cause::ClientReset;
+/// It passes when that is chosen, or with the deadlines.
+const GRACE: OnDisconnect = OnDisconnect::Grace(Duration::from_micros(10));
 
 /// Two runs whose prompts begin alike.
 fn sharing() -> [RunSetup; 2] {
@@ -14,7 +19,7 @@ fn sharing() -> [RunSetup; 2] {
 
 /// What CI closes.
 pub fn all() -> Vec<Setup> {
-    [blocks(), faults(), sessions()].concat()
+    [blocks(), leaving(), faults(), sessions()].concat()
 }
 
 /// One process: who has which block when.
@@ -82,6 +87,47 @@ fn blocks() -> Vec<Setup> {
                 "deadlines",
                 "deadlines pass on either side, prompts are slow or refused, cancels are repeated",
                 vec![a.leaves(&[CLOSED]), b.leaves(&[BY_NAME])],
+            )
+        },
+    ]
+}
+
+/// What a disconnect means: readers leave and come back or not.
+fn leaving() -> Vec<Setup> {
+    let [a, b] = sharing();
+    let budget = Budget { returns: 2, ..Budget::default() };
+    let graced = |run: RunSetup| run.on_disconnect(GRACE);
+    vec![
+        Setup {
+            slow_reader: true,
+            deadlines: true,
+            budget,
+            ..Setup::new(
+                "grace",
+                "a reader leaves twice and comes back or not, deadlines pass or the run is cancelled by name meanwhile; another run goes on unread",
+                vec![graced(a.leaves(&[CLOSED, RESET, BY_NAME])), b.leaves(&[CLOSED]).on_disconnect(OnDisconnect::Continue)],
+            )
+        },
+        Setup {
+            near: false,
+            fine_steps: false,
+            redispatch: 1,
+            slow_reader: true,
+            budget: Budget { restarts: 1, ..budget },
+            ..Setup::new(
+                "grace-restart",
+                "the worker dies or not while nobody reads, and a reader comes back or not",
+                vec![graced(RunSetup::new("a", &[1, 2, 3]).answers(1, 2).leaves(&[CLOSED, RESET]))],
+            )
+        },
+        Setup {
+            redispatch: 1,
+            slow_tokeniser: true,
+            budget: Budget { drains: 1, returns: 1, ..budget },
+            ..Setup::new(
+                "grace-drain",
+                "the worker stops while nobody reads",
+                vec![graced(RunSetup::new("a", &[1, 2, 3]).answers(1, 2).leaves(&[CLOSED, RESET]))],
             )
         },
     ]

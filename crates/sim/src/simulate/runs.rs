@@ -170,9 +170,9 @@ impl<R: Rules> World<R> {
         let (gone, told) = (entry.gone, entry.told);
         self.tell(|| format!("gateway-{}: {} is wanted to end: {cause}", g + 1, called(run)));
         self.oracle.wanted(run, cause);
-        self.act(g, run, |d| d.want(cause, now));
-        if gone {
-            self.delivered(g, run, if told { Delivery::Partial } else { Delivery::None });
+        match (gone, if told { Delivery::Partial } else { Delivery::None }) {
+            (true, delivery) => self.act(g, run, |d| d.abandoned(cause, delivery, now)),
+            (false, _) => self.act(g, run, |d| d.want(cause, now)),
         }
     }
 

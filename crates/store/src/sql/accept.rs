@@ -70,13 +70,12 @@ impl Tx<'_> {
                 return Ok(Wrote::Accepted(key.run));
             }
             // One look at all of them, so that a name that everybody asks for is no hundred statements.
-            for (run, fresh) in self.taken(new).await? {
-                if fresh == new.fresh.as_str() {
-                    let key = rows::key(new.tenant.as_str(), &run)?;
-                    return Ok(Wrote::Accepted(key.run));
-                }
-                taken.insert(run);
+            let rows = self.taken(new).await?;
+            let ours = |name: &RunId| rows.iter().any(|(run, fresh)| run == name.as_str() && fresh == new.fresh.as_str());
+            if let Some(again) = names(new).find(ours) {
+                return Ok(Wrote::Accepted(again));
             }
+            taken.extend(rows.into_iter().map(|(run, _)| run));
         }
         self.stands(&RunKey { tenant: new.tenant.clone(), run: new.fresh.clone() }).await
     }

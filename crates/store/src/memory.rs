@@ -7,13 +7,15 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use async_trait::async_trait;
-use lifecycle::{AttemptId, Cause, Incarnation, Outcome, RunKey, Tenant};
+use lifecycle::effect::{may_begin, not_begun};
+use lifecycle::{AttemptId, Cause, Incarnation, Outcome, OutcomeKind, RunKey, Tenant};
 use tokio::sync::broadcast;
 
 use crate::sql::accept::{joinable, names};
 use crate::sql::db::storable;
 use crate::{
-    Effect, EffectState, Hook, NewRun, RunQuery, RunStore, StoreConfig, StoreError, StoredEvent, StoredRun, Survives, Wake, Write, Wrote,
+    Effect, EffectState, Hook, HookState, NewRun, RunQuery, RunStore, StoreConfig, StoreError, StoredEvent, StoredRun, Survives, Wake,
+    Write, Wrote,
 };
 
 #[derive(Clone)]
@@ -76,6 +78,11 @@ impl Memory {
     }
 }
 
+/// Whether an effect of this run may begin.
+fn begins(run: &StoredRun) -> bool {
+    may_begin(run.outcome.as_ref().map(Outcome::kind), run.wanted.is_some())
+}
+
 impl State {
     fn kept(&self, key: &RunKey) -> Option<&Kept> {
         self.runs.iter().find(|kept| kept.run.key == *key)
@@ -126,6 +133,12 @@ impl State {
                 (kept.run.usage, kept.run.ended_ms) = (usage, Some(now_ms));
                 kept.run.last_event += last.iter().len() as u64;
                 kept.events.extend(last);
+                if outcome.kind() != OutcomeKind::Completed {
+                    for effect in kept.effects.iter_mut().filter(|effect| effect.state == EffectState::Intended) {
+                        (effect.state, effect.updated_ms) = (EffectState::Failed, now_ms);
+                        effect.detail = Some(not_begun(Some(outcome.kind())).as_bytes().to_vec());
+                    }
+                }
                 wakes.push(Wake::Moved(attempt.key));
                 Wrote::Done
             }
@@ -164,7 +177,7 @@ impl State {
                 Wrote::Done
             }
             Write::Erase { run } => self.erase(&run),
-            Write::Intend { run, effect } => self.intend(&run, effect),
+            Write::Intend { run, effect, max } => self.intend(&run, effect, max),
             Write::Move { run, key, from, to, detail, now_ms } => self.move_effect((&run, &key), &from, (to, detail), now_ms),
             Write::Hook(mut hook) => {
                 (hook.id, hook.url) = (storable(&hook.id), storable(&hook.url));
@@ -173,7 +186,13 @@ impl State {
                 }
                 Wrote::Done
             }
-            Write::HookTried { id, due_ms } => self.hook_tried(&storable(&id), due_ms),
+            Write::HookTaken { id, from_ms, due_ms } => {
+                let due = |there: &&mut Outbox| there.hook.id == storable(&id) && !there.over && there.hook.due_ms == from_ms;
+                let Some(taken) = self.hooks.iter_mut().find(due) else { return Wrote::Absent };
+                taken.hook.due_ms = due_ms;
+                Wrote::Done
+            }
+            Write::HookTried { id, due_ms, last } => self.hook_tried(&storable(&id), due_ms, &last),
         }
     }
 
@@ -239,7 +258,7 @@ impl State {
         Wrote::Done
     }
 
-    fn intend(&mut self, run: &RunKey, mut effect: Effect) -> Wrote {
+    fn intend(&mut self, run: &RunKey, mut effect: Effect, max: usize) -> Wrote {
         let Some(kept) = self.kept_mut(run) else { return Wrote::Absent };
         (effect.key, effect.kind) = (storable(&effect.key), storable(&effect.kind));
         if kept.run.erased {
@@ -247,6 +266,12 @@ impl State {
         }
         if let Some(there) = kept.effects.iter().find(|there| there.key == effect.key) {
             return Wrote::Effect(there.clone());
+        }
+        if effect.state.is_begun() && !begins(&kept.run) {
+            return Wrote::Stands(Box::new(kept.run.clone()));
+        }
+        if kept.effects.len() >= max {
+            return Wrote::Full;
         }
         kept.effects.push(effect.clone());
         Wrote::Effect(effect)
@@ -260,9 +285,9 @@ impl State {
         now_ms: i64,
     ) -> Wrote {
         let Some(kept) = self.kept_mut(run) else { return Wrote::Absent };
-        let erased = kept.run.erased;
+        let (erased, begins) = (kept.run.erased, begins(&kept.run));
         let Some(effect) = kept.effects.iter_mut().find(|effect| effect.key == storable(key)) else { return Wrote::Absent };
-        if !from.contains(&effect.state) {
+        if !from.contains(&effect.state) || (to == EffectState::Submitted && !begins) {
             return Wrote::EffectStands(effect.clone());
         }
         (effect.state, effect.updated_ms) = (to, now_ms);
@@ -272,12 +297,13 @@ impl State {
         Wrote::Effect(effect.clone())
     }
 
-    fn hook_tried(&mut self, id: &str, due_ms: Option<i64>) -> Wrote {
+    fn hook_tried(&mut self, id: &str, due_ms: Option<i64>, last: &str) -> Wrote {
         let Some(at) = self.hooks.iter().position(|there| there.hook.id == id) else { return Wrote::Absent };
         if self.hooks[at].over {
             return Wrote::Done;
         }
         self.hooks[at].hook.tries += 1;
+        self.hooks[at].hook.last = Some(storable(last));
         match due_ms {
             Some(due_ms) => self.hooks[at].hook.due_ms = due_ms,
             None => {
@@ -371,6 +397,19 @@ impl RunStore for Memory {
         due.sort_by_key(|hook| hook.due_ms);
         due.truncate(limit);
         Ok(due)
+    }
+
+    async fn hooks(&self, key: &RunKey) -> Result<Vec<HookState>, StoreError> {
+        let state = self.state()?;
+        let theirs = state.hooks.iter().filter(|there| there.hook.run == *key);
+        let shown = theirs.map(|Outbox { hook, over }| HookState {
+            id: hook.id.clone(),
+            url: hook.url.clone(),
+            due_ms: Some(hook.due_ms).filter(|_| !over),
+            tries: hook.tries,
+            last: hook.last.clone(),
+        });
+        Ok(shown.collect())
     }
 
     async fn expire(&self, now_ms: i64, limit: usize) -> Result<u64, StoreError> {

@@ -155,7 +155,7 @@ pub fn effect(name: &str) -> Effect {
 }
 
 pub fn hook(name: &str, run: &str, due_ms: i64) -> Hook {
-    Hook { id: name.to_owned(), run: key(run), url: "http://there/".to_owned(), body: b"told".to_vec(), due_ms, tries: 0 }
+    Hook { id: name.to_owned(), run: key(run), url: "http://there/".to_owned(), body: b"told".to_vec(), due_ms, tries: 0, last: None }
 }
 
 /// Commits and gives what became of it.

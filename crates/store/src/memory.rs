@@ -123,7 +123,7 @@ impl State {
                 wakes.push(Wake::Moved(attempt.key));
                 Wrote::Done
             }
-            Write::End { attempt, owner, outcome, usage, last, now_ms } => {
+            Write::End { attempt, owner, outcome, usage, last, hooks, now_ms } => {
                 let Some(kept) = self.current(&attempt, owner) else { return self.stands(&attempt.key) };
                 if last.as_ref().is_some_and(|last| last.number != kept.run.last_event + 1) {
                     return self.stands(&attempt.key);
@@ -140,6 +140,7 @@ impl State {
                     }
                 }
                 wakes.push(Wake::Moved(attempt.key));
+                hooks.into_iter().for_each(|hook| self.hook(hook));
                 Wrote::Done
             }
             Write::Record { run, delivery, record } => match self.kept_mut(&run).filter(|kept| kept.run.outcome.is_some()) {
@@ -179,11 +180,8 @@ impl State {
             Write::Erase { run } => self.erase(&run),
             Write::Intend { run, effect, max } => self.intend(&run, effect, max),
             Write::Move { run, key, from, to, detail, now_ms } => self.move_effect((&run, &key), &from, (to, detail), now_ms),
-            Write::Hook(mut hook) => {
-                (hook.id, hook.url) = (storable(&hook.id), storable(&hook.url));
-                if self.hooks.iter().all(|there| there.hook.id != hook.id) {
-                    self.hooks.push(Outbox { hook, over: false });
-                }
+            Write::Hook(hook) => {
+                self.hook(hook);
                 Wrote::Done
             }
             Write::HookTaken { id, from_ms, due_ms } => {
@@ -295,6 +293,13 @@ impl State {
             effect.detail = detail;
         }
         Wrote::Effect(effect.clone())
+    }
+
+    fn hook(&mut self, mut hook: Hook) {
+        (hook.id, hook.url) = (storable(&hook.id), storable(&hook.url));
+        if self.hooks.iter().all(|there| there.hook.id != hook.id) {
+            self.hooks.push(Outbox { hook, over: false });
+        }
     }
 
     fn hook_tried(&mut self, id: &str, due_ms: Option<i64>, last: &str) -> Wrote {

@@ -77,6 +77,8 @@ pub enum Write {
         usage: Usage,
         /// The last event; its number must follow the newest one's.
         last: Option<StoredEvent>,
+        /// What goes into the outbox with it, if it is `Done`: as [`Write::Hook`].
+        hooks: Vec<Hook>,
         /// Now.
         now_ms: i64,
     },

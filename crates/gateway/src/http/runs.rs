@@ -71,11 +71,15 @@ pub(super) fn key(caller: &Caller, segment: Segment) -> Result<RunKey, ApiError>
 /// The run as this process knows it, else as the store has it.
 async fn view(calls: &Calls, key: &RunKey) -> Result<Response, ApiError> {
     if let Some(run) = calls.journal.run(key) {
-        return Ok(ok(&run));
+        let Ok(mut object) = serde_json::to_value(&run) else { return Ok(ok(&run)) };
+        super::effects::add(calls, key, &mut object).await;
+        return Ok(ok(&object));
     }
     let not_held = || ApiError::not_held(key.run.as_str(), calls.journal.recall(key), calls.journal.limits());
     let stored = calls.known(key).await.map_err(ApiError::store)?.ok_or_else(not_held)?;
-    Ok(ok(&super::stored::view(&stored)))
+    let mut object = super::stored::view(&stored);
+    super::effects::add(calls, key, &mut object).await;
+    Ok(ok(&object))
 }
 
 /// Puts the run's id on an answer about it, whatever id the question was given. Of a run that never was, an answer has only its own.
@@ -122,6 +126,13 @@ async fn cancelled(calls: &Arc<Calls>, key: &RunKey, query: Params) -> Result<Re
                 ApiError::field("wait_ms", format!("must be a whole number of milliseconds from 0 to {}", max.as_millis()))
             })?,
         };
+    let until = tokio::time::Instant::now() + wait;
     calls.cancel_anywhere(key, wait).await.map_err(ApiError::store)?;
+    // What the store cannot say now it says in the view, or later: the cancel itself is done.
+    if let Some(keeper) = &calls.keeper
+        && let Err(why) = calls.end_effects(keeper, key, until).await
+    {
+        tracing::warn!(run = %key.run, %why, "a cancelled run's effects are not looked at");
+    }
     view(calls, key).await
 }

@@ -46,7 +46,12 @@ impl Calls {
             return joined;
         }
         match self.place(keeper, &order, order.is_background()).await? {
-            Place::Own(key) => self.open_as(key, order, conn),
+            Place::Own(key) => {
+                if let Some(key) = &key {
+                    self.intend_tools(keeper, key, &order.tools).await.map_err(|_| Closed::StoreDown)?;
+                }
+                self.open_as(key, order, conn)
+            }
             Place::Of(run) => match self.join_live(&order, conn) {
                 Some(joined) => joined,
                 None => Ok(self.reread(&run, conn)),
@@ -73,6 +78,7 @@ impl Calls {
             Place::Of(run) => Ok(*run),
             Place::Own(None) => Err(Closed::StoreDown),
             Place::Own(Some(key)) => {
+                self.intend_tools(keeper, &key, &order.tools).await.map_err(|_| Closed::StoreDown)?;
                 self.open_background(&key, order)?;
                 keeper.store.run(&key).await.ok().flatten().ok_or(Closed::StoreDown)
             }
@@ -110,7 +116,8 @@ impl Calls {
         let key = RunKey { tenant: order.caller.tenant.clone(), run: fresh.clone() };
         let keeps = order.keeps();
         let work = Work { prompt: order.prompt.clone(), params: order.params.clone() };
-        let request = keeps.then(|| log::request(&work, &AttemptId { key, attempt: 1 }, order.request.as_deref().unwrap_or_default()));
+        let (attempt, door) = (AttemptId { key, attempt: 1 }, order.request.as_deref().unwrap_or_default());
+        let request = keeps.then(|| log::request(&work, &attempt, &order.tools, door));
         let retention = order.expires.unwrap_or(keeper.config.retention);
         Ok(NewRun {
             tenant: order.caller.tenant.clone(),

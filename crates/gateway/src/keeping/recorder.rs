@@ -104,7 +104,15 @@ impl Calls {
         let key = RunKey { tenant: new.tenant.clone(), run };
         let outcome = Outcome::because(Cause::QueueFull, "the run store was not available; the request was refused");
         let attempt = AttemptId { key, attempt: 0 };
-        let write = Write::End { attempt, owner: self.incarnation, outcome, usage: Usage::default(), last: None, now_ms: now_ms() };
+        let write = Write::End {
+            attempt,
+            owner: self.incarnation,
+            outcome,
+            usage: Usage::default(),
+            last: None,
+            hooks: Vec::new(),
+            now_ms: now_ms(),
+        };
         keeper.write(write, Survives::Process);
     }
 }

@@ -50,13 +50,16 @@ impl Calls {
     fn keep_end(&self, keeper: &Keeper, entry: &Entry, attempt: &AttemptId, number: u64, (outcome, usage): (&Outcome, Usage), said: &Said) {
         let last = entry.log.keeps.then(|| log::event(attempt, number, said));
         let (attempt, outcome) = (attempt.clone(), outcome.clone());
-        let end = Write::End { attempt, owner: self.incarnation, outcome, usage, last, now_ms: now_ms() };
-        let survives = if entry.log.is_background { Survives::Machine } else { Survives::Process };
+        let is_background = entry.log.is_background;
+        let hooks = if is_background { self.hooks_of_end(&entry.key, &entry.log.ending, &outcome) } else { Vec::new() };
+        let end = Write::End { attempt, owner: self.incarnation, outcome, usage, last, hooks, now_ms: now_ms() };
+        let survives = if is_background { Survives::Machine } else { Survives::Process };
         keeper.send(vec![end], survives, After::Ended(entry.key.clone()));
     }
 
     /// The store has a run's outcome: this gateway's, or, if another one had taken the run over, that one's.
     pub(super) fn outcome_kept(&self, key: &RunKey, wrote: Wrote) {
+        self.outside.put();
         self.with(key, |entry| {
             let Some((_, said)) = entry.log.end.take() else { return };
             let said = match (wrote, said) {

@@ -122,7 +122,9 @@ impl Tx<'_> {
             Write::Accept(new) => self.accept(&new).await,
             Write::Begin { run, from, owner } => self.begin(run, from, owner).await,
             Write::Append { attempt, owner, events } => self.append(attempt, owner, events).await,
-            Write::End { attempt, owner, outcome, usage, last, now_ms } => self.end((attempt, owner), (outcome, usage), last, now_ms).await,
+            Write::End { attempt, owner, outcome, usage, last, hooks, now_ms } => {
+                self.end((attempt, owner), (outcome, usage), (last, hooks), now_ms).await
+            }
             Write::Record { run, delivery, record } => self.record(run, delivery, &record).await,
             Write::Want { run, cause } => self.want(run, cause).await,
             Write::TakeOver { run, from, to } => self.take_over(run, from, to).await,

@@ -13,7 +13,7 @@ use super::db::{Arg, Held, Row};
 use super::rows::{self, RunRow, life_text, of_run, run_columns, sealed, within};
 use super::trouble::Trouble;
 use crate::seal::Seal;
-use crate::{StoredEvent, Wake, Wrote};
+use crate::{Hook, StoredEvent, Wake, Wrote};
 
 /// Rows of one INSERT of events.
 const EVENTS_AT_ONCE: usize = 16;
@@ -139,7 +139,7 @@ impl Tx<'_> {
         &mut self,
         (attempt, owner): (AttemptId, Incarnation),
         (outcome, usage): (Outcome, Usage),
-        last: Option<StoredEvent>,
+        (last, hooks): (Option<StoredEvent>, Vec<Hook>),
         now_ms: i64,
     ) -> Result<Wrote, Trouble> {
         let mut args = of_attempt(&attempt, owner);
@@ -162,6 +162,9 @@ impl Tx<'_> {
         }
         if row.get::<i64>(1)? > 0 && outcome.kind() != OutcomeKind::Completed {
             self.begin_no_effect(id, &attempt.key, outcome.kind(), now_ms).await?;
+        }
+        for hook in hooks {
+            self.hook(hook).await?;
         }
         self.wakes.push(Wake::Moved(attempt.key));
         Ok(Wrote::Done)

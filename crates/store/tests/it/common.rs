@@ -138,7 +138,15 @@ pub fn append(run: &str, number: u32, events: Vec<StoredEvent>) -> Write {
 
 pub fn end(run: &str, number: u32, cause: Cause, last: Option<u64>) -> Write {
     let usage = Usage { prompt: 3, cached_prompt: 2, generated: 1 };
-    Write::End { attempt: attempt(run, number), owner: A, outcome: Outcome::of(cause), usage, last: last.map(event), now_ms: 10 }
+    Write::End {
+        attempt: attempt(run, number),
+        owner: A,
+        outcome: Outcome::of(cause),
+        usage,
+        last: last.map(event),
+        hooks: Vec::new(),
+        now_ms: 10,
+    }
 }
 
 pub fn effect(name: &str) -> Effect {

@@ -117,7 +117,7 @@ impl Op {
                 let reason = (self.number > 9).then(|| String::from_utf8_lossy(&self.bytes).into_owned());
                 let usage = Usage { prompt: u32::MAX, cached_prompt: 1, generated: self.number as u32 };
                 let last = (self.number % 2 == 0).then(|| event(first));
-                Write::End { attempt, owner, outcome: Outcome { cause, reason }, usage, last, now_ms }
+                Write::End { attempt, owner, outcome: Outcome { cause, reason }, usage, last, hooks: Vec::new(), now_ms }
             }
             22..24 => Write::Record { run, delivery: Delivery::ALL[self.number % 3], record: self.bytes.clone() },
             24..26 => Write::Want { run, cause },

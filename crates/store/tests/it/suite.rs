@@ -317,6 +317,19 @@ async fn a_webhook_is_due_until_it_is_over(store: Arc<dyn RunStore>) {
         commit(&store, vec![tried("h2", Some(50)), tried("h1", None), tried("h1", Some(1))]).await,
         [Wrote::Done, Wrote::Done, Wrote::Done]
     );
+    // Written with a run's end, one is there if and only if that end is the run's.
+    one(&store, accept(new("ends"))).await;
+    let ends = |cause, name: &str| match end("ends", 0, cause, None) {
+        Write::End { attempt, owner, outcome, usage, last, now_ms, .. } => {
+            Write::End { attempt, owner, outcome, usage, last, hooks: vec![hook(name, "ends", 90)], now_ms }
+        }
+        other => other,
+    };
+    assert_eq!(one(&store, ends(Cause::Stop, "first")).await, Wrote::Done);
+    assert!(matches!(one(&store, ends(Cause::ClientClosed, "second")).await, Wrote::Stands(_)));
+    let of_end: Vec<_> = store.hooks(&key("ends")).await.unwrap().into_iter().map(|state| state.id).collect();
+    assert_eq!(of_end, ["first"]);
+    one(&store, tried("first", None)).await;
     // Over is over, and is no other's id.
     assert_eq!(one(&store, Write::Hook(hook("h1", "r", 1))).await, Wrote::Done);
     assert_eq!(

@@ -144,7 +144,7 @@ impl Attempt {
         text(sampling, out);
         (prompt_len, cached_prompt, generated, rows_in_flight, steps, blocks_peak, blocks_shared, prefill_started).hash(out);
         // Of a step that is over only that there was one: the number of a receipt.
-        (last_step.0 > 0, names.step(*last_step)).hash(out);
+        (last_step.0.min(1), names.step(*last_step)).hash(out);
         hash_outcome(outcome.as_ref(), out);
         sequences.len().hash(out);
         sequences.iter().for_each(|sequence| sequence.hash_state(names, out));
@@ -176,14 +176,14 @@ impl Sequence {
         } = self;
         (names.owner(*owner), index, tokens, prompt_len, scheduled, samples_in_flight).hash(out);
         // Whether it was ever restarted; each row in flight says by how many restarts it is older.
-        (*epoch > 0, leases.len()).hash(out);
+        (*epoch.min(&1), leases.len()).hash(out);
         for lease in leases {
             (lease.block(), names.engine.pool.hand_outs_since(lease), names.owner(lease.owner())).hash(out);
         }
         (table, nodes.len()).hash(out);
         nodes.iter().for_each(|node| names.nodes.of(*node).hash(out));
         (indexed, chain_broken, slot, started, sampled, flag.is_set(), rows_in_flight).hash(out);
-        (last_step.0 > 0, names.step(*last_step), finished).hash(out);
+        (last_step.0.min(1), names.step(*last_step), finished).hash(out);
     }
 }
 

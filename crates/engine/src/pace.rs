@@ -36,7 +36,7 @@ pub(crate) struct Pace {
     /// Time of the newest input. The engine plans when something has happened, so a step for an idle device begins then.
     pub now: Time,
     /// The newest step that found the device idle.
-    alone: Option<(StepId, Time)>,
+    pub alone: Option<(StepId, Time)>,
     /// By the block where the latest of a step's rows began: at most one entry a block of the context.
     measured: BTreeMap<u32, Measured>,
     /// Attempts turned away since the last measurement.

@@ -244,11 +244,13 @@ impl Calls {
                 if matches!(event, Event::Dispatched { .. }) {
                     self.keep_begin(entry);
                 }
+                if let Event::OutcomeSet { outcome } = &event {
+                    self.keep_end(entry, outcome);
+                }
                 log(entry, &event);
                 self.journal.record(Some(&entry.key), attempt, event);
             }
             DispatchEffect::Tell(said) => self.say(entry, said),
-            DispatchEffect::Dismiss { outcome, usage } => entry.seats.dismiss(&Item::End { outcome, usage }),
             // Whoever told it of the lost worker looks for another.
             DispatchEffect::Wait => {
                 tracing::info!(run = %entry.key.run, "its worker is lost or stops, and nothing was delivered; waits for another")
@@ -354,6 +356,7 @@ fn log(entry: &Entry, event: &Event) {
         Event::GraceRanOut => tracing::info!(%run, "nobody came back"),
         Event::LeftRunning { cause } => tracing::info!(%run, %cause, "nobody reads; it goes on"),
         Event::CancelSent { cause, count } => tracing::info!(%run, %cause, count, "cancel sent"),
+        Event::Dismissed { cause } => tracing::info!(%run, %cause, "its readers are told an end before there is an outcome"),
         Event::OutcomeSet { outcome } => tracing::info!(%run, outcome = %outcome.kind(), cause = %outcome.cause, "ended"),
         Event::Settled { proven } => tracing::info!(%run, proven, "settled"),
         Event::Defect { what } => tracing::error!(%run, state = entry.dispatch.call().state().label(), what, "refused"),

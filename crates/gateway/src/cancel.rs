@@ -72,6 +72,9 @@ impl Calls {
             |entry| {
                 self.act(entry, lifecycle::Dispatch::tick);
                 for seat in entry.seats.late(now) {
+                    if entry.seats.open() == 1 {
+                        self.act(entry, |dispatch, _| dispatch.told(Cause::ClientDeadline));
+                    }
                     self.leave(entry, seat, Cause::ClientDeadline);
                 }
                 let ended = entry.dispatch.call().outcome().is_some();

@@ -41,7 +41,7 @@ use tokio::sync::mpsc;
 pub use config::{GatewayConfig, KeepConfig, OutsideConfig};
 pub use keys::{KEYS_MAX, Key, Keys, SECRET_MAX_LEN, SECRET_MIN_LEN, SecretDigest};
 pub use outside::{HookEvent, UrlPrefixes, Webhook, Webhooks};
-pub use wire::{Identity, WireConfig, drain, link};
+pub use wire::{Connecting, Identity, Network, System, WireConfig, drain, link, link_over};
 
 /// The worker's side of the link is closed: it takes no message any more.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
@@ -71,6 +71,11 @@ pub enum LinkEvent {
     Up(From<Up>),
     /// It has not been heard for a while. It gets no new runs; what it has goes on.
     Silent,
+    /// Nobody listens where it was. It gets no new runs, and no caller waits for it; what it has is not over (C-9).
+    Refused {
+        /// Which life was there.
+        incarnation: Incarnation,
+    },
     /// It is heard again.
     Back,
     /// A life of it is over for good: a newer one has answered, or its lease is over. Its attempts are void.

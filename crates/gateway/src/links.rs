@@ -51,6 +51,15 @@ impl Calls {
                 }
                 self.place_waiting(&mut table);
             }
+            LinkEvent::Refused { incarnation } => {
+                let mut table = self.lock();
+                if table.workers.refused(worker, incarnation) {
+                    tracing::warn!(life = %incarnation, "nobody listens where a worker was");
+                    for entry in table.entries.values_mut() {
+                        self.act(entry, |dispatch, now| dispatch.worker_refused(worker, incarnation, now));
+                    }
+                }
+            }
             LinkEvent::Silent => self.lock().workers.heard(worker, false),
             LinkEvent::Back => {
                 let mut table = self.lock();

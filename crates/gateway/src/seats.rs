@@ -155,11 +155,6 @@ impl Seats {
         stalled
     }
 
-    /// Sends the last item to everybody, and nothing after it.
-    pub(crate) fn dismiss(&mut self, item: &Item) {
-        self.list.iter_mut().filter_map(|s| s.feed.take()).for_each(|feed| feed.send(item.clone()));
-    }
-
     /// Nothing more is sent or kept.
     pub(crate) fn close(&mut self) {
         self.list.iter_mut().for_each(|s| s.feed = None);

@@ -2,7 +2,7 @@
 //!
 //! Invariant: counted where it lies, at the moment of asking; nothing is remembered here.
 
-use observe::{Holdings, Process};
+use observe::{Holdings, Process, StoreHoldings};
 
 use crate::calls::Calls;
 
@@ -13,7 +13,13 @@ pub(crate) fn holdings(calls: &Calls) -> Holdings {
         (table.entries.len(), table.asks.len())
     };
     let tasks = tokio::runtime::Handle::current().metrics().num_alive_tasks();
-    Holdings { calls: live as u64, questions: questions as u64, tasks: tasks as u64, process: process() }
+    let store = calls.keeper.as_ref().map(|keeper| StoreHoldings {
+        available: keeper.is_available(),
+        waiting: keeper.waiting() as u64,
+        followed: keeper.hub.len() as u64,
+        late: keeper.late.load(std::sync::atomic::Ordering::Relaxed),
+    });
+    Holdings { calls: live as u64, questions: questions as u64, store, tasks: tasks as u64, process: process() }
 }
 
 /// `None` where the system has no such files, or shows one without the lines that are looked for.

@@ -96,10 +96,11 @@ impl<R: Rules> Pool<R> {
         block_tokens.hash(out);
         counts.hash_state(out);
         let is_cached = |slot: &Slot| matches!(slot.place, Place::CachedLeaf | Place::CachedInner);
+        // No two blocks share a use, so a block that is not cached is not found.
         let mut used: Vec<u64> = slots.iter().filter(|slot| is_cached(slot)).map(|slot| slot.used).collect();
         used.sort_unstable();
         for slot in slots.iter() {
-            let rank = if is_cached(slot) { used.partition_point(|u| *u < slot.used) as u64 + 1 } else { 0 };
+            let rank = used.binary_search(&slot.used).map_or(0, |at| at as u64 + 1);
             slot.hash_state(rank, |step| fences.name(step, next), owner, &names, out);
         }
         [free, leaves, inner].iter().for_each(|list| list.walk(links).hash(out));
@@ -262,5 +263,36 @@ mod tests {
             change(&mut pool, lease, node, root);
             assert_eq!(seen.insert(print(&pool, 3), i), None, "change {i}");
         }
+    }
+
+    /// Two chains: of each the beginning is cached above a block in use. A third block is cached below nothing.
+    fn retired_in(order: [usize; 3]) -> Pool {
+        let mut pool = Pool::new(5, 2);
+        let root = pool.root("t", "m", "");
+        let mut cached = Vec::new();
+        for tokens in [[1, 2], [3, 4], [5, 6]] {
+            let node = pool.begin(root, &tokens, Owner(1)).expect("nobody has it");
+            let lease = pool.allocate(Owner(1)).expect("there is room");
+            assert!(pool.commit(node, &lease));
+            if tokens[0] < 5 {
+                let below = pool.begin(node, &[7, 8], Owner(2)).expect("nobody has it");
+                let kept = pool.allocate(Owner(2)).expect("there is room");
+                assert!(pool.commit(below, &kept));
+            }
+            cached.push(Some(lease));
+        }
+        for i in order {
+            assert_eq!(pool.retire(cached[i].take().expect("once"), None), crate::Retired::Cached);
+        }
+        pool
+    }
+
+    #[test]
+    fn the_order_of_use_across_the_lists_of_victims_tells_pools_apart() {
+        // Each list is in the same order in all three: only which was used before a block of the other list differs, and by that a block
+        // that loses what was below it goes to the front or to the back.
+        let prints = [[0, 1, 2], [0, 2, 1], [2, 0, 1]].map(|order| print(&retired_in(order), 1));
+        assert!(prints[0] != prints[1] && prints[1] != prints[2] && prints[0] != prints[2], "{prints:?}");
+        assert_eq!(print(&retired_in([0, 2, 1]), 1), prints[1]);
     }
 }

@@ -9,6 +9,7 @@
 //! life or about another attempt than the current one changes nothing.
 // contract: C-3 C-7 C-8 C-9 C-22
 
+mod dismissed;
 mod fingerprint;
 mod leaving;
 mod seen;
@@ -64,6 +65,7 @@ pub struct Dispatch<R: Rules = Sound> {
     acknowledged: bool,
     /// Whether a piece of the answer was given to anybody.
     told: bool,
+    /// The readers were told an end before the outcome: nothing more is for them.
     dismissed: bool,
     /// What its last reader's leaving means.
     policy: OnDisconnect,
@@ -176,13 +178,21 @@ impl<R: Rules> Dispatch<R> {
     fn wanted(&mut self, cause: Cause, now: Time, effects: &mut Effects) {
         // contract: C-25. What else ends a run ends its grace, at once.
         let left = self.end_grace(effects);
-        let abandons = matches!(cause.outcome(), OutcomeKind::Cancelled | OutcomeKind::Expired);
-        let is_news = self.observed.is_none() || left.is_some_and(|left| left != cause);
-        if abandons && is_news && self.call.outcome().is_none() {
-            self.observed.get_or_insert(now);
-            self.note(Event::AbandonmentObserved { cause }, effects);
+        if matches!(cause.outcome(), OutcomeKind::Cancelled | OutcomeKind::Expired) {
+            if left.is_some_and(|left| left != cause) && self.call.outcome().is_none() {
+                self.note(Event::AbandonmentObserved { cause }, effects);
+            }
+            self.observe(cause, now, effects);
         }
         self.apply(CallEvent::Want(cause), now, effects);
+    }
+
+    /// From here on whatever is computed of it is for nobody.
+    fn observe(&mut self, cause: Cause, now: Time, effects: &mut Effects) {
+        if self.observed.is_none() && self.call.outcome().is_none() {
+            self.observed = Some(now);
+            self.note(Event::AbandonmentObserved { cause }, effects);
+        }
     }
 
     /// Takes in what a life of a worker says of an attempt.
@@ -198,7 +208,7 @@ impl<R: Rules> Dispatch<R> {
                 self.taken_on(now, &mut effects);
             }
             // contract: C-12. Nothing is told behind an end, and what was given back belongs to a further attempt.
-            Word::Delta(_) if self.is_decided() => {}
+            Word::Delta(_) if self.is_over_for_readers() || self.call.state() == CallState::HandedBack => {}
             Word::Delta(delta) => {
                 self.taken_on(now, &mut effects);
                 // From here on the answer is somebody's, and another worker cannot begin it anew.
@@ -236,14 +246,9 @@ impl<R: Rules> Dispatch<R> {
         effects
     }
 
-    /// Whether nothing more of the current attempt is for anybody: its run has an outcome, or it was handed back.
-    fn is_decided(&self) -> bool {
-        self.call.outcome().is_some() || self.call.state() == CallState::HandedBack
-    }
-
     /// Whether a further attempt could take the place of this one: nothing was delivered, and the policy allows it.
     fn may_begin_anew(&self) -> bool {
-        !self.told && self.work.is_some() && self.may_follow(self.call.attempt())
+        !self.told && !self.dismissed && self.work.is_some() && self.may_follow(self.call.attempt())
     }
 
     /// An attempt is over and the run is not.
@@ -298,11 +303,8 @@ impl<R: Rules> Dispatch<R> {
         if self.call.needs_retry() && self.repeat.0 <= now {
             self.apply(CallEvent::Retry, now, &mut effects);
         }
-        if let Some(cause) = self.call.wanted()
-            && self.answer_ends().is_some_and(|at| at <= now)
-        {
-            self.dismissed = true;
-            effects.push(DispatchEffect::Dismiss { outcome: Outcome::of(cause), usage: self.usage });
+        if self.answer_ends().is_some_and(|at| at <= now) {
+            self.dismiss(&mut effects);
         }
         effects
     }
@@ -323,7 +325,7 @@ impl<R: Rules> Dispatch<R> {
     /// A worker has taken the run on, whether it says so or shows it.
     fn taken_on(&mut self, now: Time, effects: &mut Effects) {
         self.apply(CallEvent::WorkerAccepted { attempt: self.call.attempt() }, now, effects);
-        if !std::mem::replace(&mut self.accepted, true) {
+        if !std::mem::replace(&mut self.accepted, true) && !self.is_over_for_readers() {
             effects.push(DispatchEffect::Tell(Said::Accepted));
         }
     }
@@ -346,7 +348,9 @@ impl<R: Rules> Dispatch<R> {
                     self.work = None;
                     let outcome = self.ended.take().filter(|o| o.cause == cause).unwrap_or(Outcome::of(cause));
                     self.note(Event::OutcomeSet { outcome: outcome.clone() }, effects);
-                    effects.push(DispatchEffect::Tell(Said::End { outcome, usage: self.usage }));
+                    if !self.dismissed {
+                        effects.push(DispatchEffect::Tell(Said::End { outcome, usage: self.usage }));
+                    }
                 }
                 CallEffect::Superseded { cause, won } => self.note(Event::Superseded { cause, won }, effects),
                 CallEffect::HandedBack => self.note(Event::HandedBack, effects),

@@ -89,6 +89,12 @@ pub enum Event {
         /// What was sent.
         delivery: Delivery,
     },
+    /// The readers were told this end before the outcome was decided, for no word of the worker's came or is to be expected. Once a run. What
+    /// they were told is a fact about the delivery; the outcome may become another (C-6).
+    Dismissed {
+        /// Why, as they were told.
+        cause: Cause,
+    },
     /// The run's outcome is decided. Once a run.
     OutcomeSet {
         /// How it ended.
@@ -261,6 +267,7 @@ impl Event {
             Event::Accepted { .. } | Event::Dispatched { .. } | Event::AbandonmentObserved { .. } | Event::CancelSent { .. } => false,
             Event::GraceBegun { .. } | Event::AbandonmentWithdrawn | Event::GraceRanOut | Event::LeftRunning { .. } => false,
             Event::CancelAcknowledged | Event::Delivered { .. } | Event::DeliveryEnded { .. } | Event::OutcomeSet { .. } => false,
+            Event::Dismissed { .. } => false,
             Event::Superseded { .. } | Event::Settled { .. } | Event::WorkerClock { .. } | Event::HandedBack | Event::Void { .. } => false,
             Event::Tombstoned { .. } | Event::StepDone { .. } | Event::DeviceFailed { .. } | Event::StaleMessage => false,
             Event::SessionOpened { .. } | Event::SessionClosed { .. } | Event::Gateway { .. } | Event::Defect { .. } => false,

@@ -25,6 +25,8 @@ pub enum Presence {
     Here,
     /// It has not been heard for a while; what it has is not over.
     Silent,
+    /// Nobody listens where it was; what it has is not over, and nobody waits for it.
+    Refused,
     /// The life that was known is over; another may come.
     Lost,
     /// It cannot come back: its link is over.
@@ -51,6 +53,11 @@ pub struct WorkerState {
 }
 
 impl WorkerState {
+    /// Whether a life of it is known that is not over.
+    const fn is_there(&self) -> bool {
+        matches!(self.presence, Presence::Here | Presence::Silent | Presence::Refused)
+    }
+
     /// The word for it on the API.
     pub const fn word(&self) -> &'static str {
         match self.presence {
@@ -58,6 +65,7 @@ impl WorkerState {
             Presence::Here if self.draining => "draining",
             Presence::Here => "here",
             Presence::Silent => "silent",
+            Presence::Refused => "refused",
             Presence::Lost | Presence::Gone => "lost",
         }
     }
@@ -136,7 +144,7 @@ impl Workers {
         let is_taken = self.iter().any(|(other, known)| other != worker && known.name == name);
         let name = if is_taken { format!("{name}~{}", worker.0).into() } else { name };
         let known = self.change(worker)?;
-        let was_there = matches!(known.presence, Presence::Here | Presence::Silent);
+        let was_there = known.is_there();
         let former = known.life.filter(|former| was_there && *former != life);
         let fresh = WorkerState {
             name,
@@ -161,9 +169,20 @@ impl Workers {
     /// It was not heard for a while, or is heard again.
     // contract: C-10
     pub fn heard(&mut self, worker: WorkerIndex, is_heard: bool) {
-        if let Some(known) = self.change(worker).filter(|known| matches!(known.presence, Presence::Here | Presence::Silent)) {
-            known.presence = if is_heard { Presence::Here } else { Presence::Silent };
-        }
+        let Some(known) = self.change(worker).filter(|known| known.is_there()) else { return };
+        known.presence = match known.presence {
+            _ if is_heard => Presence::Here,
+            // That says less than is known.
+            Presence::Refused => Presence::Refused,
+            _ => Presence::Silent,
+        };
+    }
+
+    /// Its host refuses connections. Whether this is news of the life that is known.
+    // contract: C-9
+    pub fn refused(&mut self, worker: WorkerIndex, life: Incarnation) -> bool {
+        let is_it = |known: &&mut WorkerState| known.life == Some(life) && matches!(known.presence, Presence::Here | Presence::Silent);
+        self.change(worker).filter(is_it).map(|known| known.presence = Presence::Refused).is_some()
     }
 
     /// A life of it is over for good. Whether it was the one that is known.
@@ -175,7 +194,7 @@ impl Workers {
     /// Its link is over: it cannot come back. The life that is over by that, if there was one.
     pub fn gone(&mut self, worker: WorkerIndex) -> Option<Incarnation> {
         let known = self.change(worker)?;
-        let was_there = matches!(known.presence, Presence::Here | Presence::Silent);
+        let was_there = known.is_there();
         known.presence = Presence::Gone;
         known.life.filter(|_| was_there)
     }
@@ -204,8 +223,7 @@ impl Workers {
     /// Whether this life of it speaks now; what another one says changes nothing.
     // contract: C-3
     pub fn is_current(&self, worker: WorkerIndex, life: Incarnation) -> bool {
-        let there = |known: &&WorkerState| matches!(known.presence, Presence::Here | Presence::Silent);
-        self.get(worker).filter(there).is_some_and(|known| known.life == Some(life))
+        self.get(worker).filter(|known| known.is_there()).is_some_and(|known| known.life == Some(life))
     }
 
     /// Whether all of them have gone, so that waiting is in vain.

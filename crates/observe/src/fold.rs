@@ -80,6 +80,8 @@ pub(crate) struct Run {
     attempts: Vec<AttemptFold>,
     pub outcome: Option<Outcome>,
     delivery_ended: Option<Delivery>,
+    /// Why the run ends, as readers were told before its outcome was decided.
+    pub told: Option<Cause>,
     /// `Settled`'s own word on whether the release was proven.
     proven: bool,
     /// First observation of abandonment anywhere, and its cause.
@@ -118,6 +120,7 @@ impl Run {
             attempts: Vec::with_capacity(1),
             outcome: None,
             delivery_ended: None,
+            told: None,
             proven: false,
             abandoned: None,
             meter: WasteMeter::default(),
@@ -303,6 +306,10 @@ impl Run {
             Event::DeliveryEnded { delivery } => match self.delivery_ended {
                 Some(_) => totals.defect(Defect::DeliveryEndedTwice),
                 None => self.delivery_ended = Some(*delivery),
+            },
+            Event::Dismissed { cause } => match self.told {
+                Some(_) => totals.defect(Defect::DismissedTwice),
+                None => self.told = Some(*cause),
             },
             Event::OutcomeSet { outcome } => match self.outcome {
                 Some(_) => totals.defect(Defect::OutcomeTwice),

@@ -22,7 +22,7 @@ pub mod view;
 pub use clock::Clock;
 pub use evicted::Recall;
 pub use fold::AttemptKnown;
-pub use holdings::{Holdings, Process};
+pub use holdings::{Holdings, Process, StoreHoldings};
 pub use journal::{Journal, Limits};
 pub use metrics::{Scrape, WorkerScrape};
 pub use outside::Outside;

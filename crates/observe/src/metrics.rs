@@ -58,6 +58,7 @@ pub(crate) enum Defect {
     AcceptedTwice,
     OutcomeTwice,
     DeliveryEndedTwice,
+    DismissedTwice,
     DeliveredAfterEnd,
     SettledTwice,
     AttemptEndedTwice,
@@ -71,10 +72,11 @@ pub(crate) enum Defect {
 }
 
 impl Defect {
-    const WORDS: [&'static str; 11] = [
+    const WORDS: [&'static str; 12] = [
         "accepted_twice",
         "outcome_twice",
         "delivery_ended_twice",
+        "dismissed_twice",
         "delivered_after_end",
         "settled_twice",
         "attempt_ended_twice",

@@ -68,6 +68,10 @@ impl Page<'_> {
             let reason = clean(reason);
             self.line(format_args!("reason: {reason}"));
         }
+        // contract: C-6
+        if let Some(told) = facts.at("/told").and_then(Value::as_str).map(clean).filter(|told| *told != cause) {
+            self.line(format_args!("readers were told: {told}, before the outcome was decided"));
+        }
         let bound = match facts.at("/waste_bound_tokens").and_then(Value::as_u64) {
             Some(0) => ", nothing more can be wasted".to_owned(),
             Some(bound) => format!(", at most {bound} tokens can still be wasted"),

@@ -82,6 +82,9 @@ pub struct RunView {
     pub outcome: Option<OutcomeView>,
     /// `none`, `partial` or `complete`: what was sent so far, final once the answer is over.
     pub delivery: &'static str,
+    /// The cause that readers were told before the outcome was decided, which may have become another; `None` if they were told the outcome, or
+    /// nothing yet.
+    pub told: Option<&'static str>,
     /// How well the end is proven. `confirmed` once the release is journalled, or once the run is settled without having reached a worker;
     /// `best_effort` if its worker was lost; `None` while the run is live, because then there is nothing to prove yet.
     pub guarantee: Option<&'static str>,
@@ -227,6 +230,7 @@ impl RunView {
                 reason: o.reason.clone(),
             }),
             delivery: run.delivery().as_str(),
+            told: run.told.map(Cause::as_str),
             guarantee: guarantee.map(|g| g.as_str()),
             waste_bound_tokens: run.waste_bound(),
             phase_at_disconnect: run.meter.abandoned().map(|p| p.as_str()),

@@ -96,6 +96,7 @@ fn every_lie_is_seen() {
     seen(Sabotage::DeltaIsForgotten, &["C-10", "C-14"]);
     seen(Sabotage::ReleaseIsForgotten, &["liveness"]);
     seen(Sabotage::SilenceIsTheEnd, &["C-9"]);
+    seen(Sabotage::RefusedIsTheEnd, &["C-9"]);
     seen(Sabotage::EverythingIsDisclaimed, &["C-23"]);
     seen(Sabotage::StaleIsTaken, &["C-3"]);
     seen(Sabotage::OutcomeTwice, &["C-5"]);

@@ -4,7 +4,9 @@
 CREATE TABLE kvit_schema (
     one BIGINT PRIMARY KEY CHECK (one = 1),
     version BIGINT NOT NULL,
-    key_check BYTEA
+    key_check BYTEA,
+    -- How often SQLite's log was begun anew.
+    logs BIGINT NOT NULL
 )/*table*/;
 
 CREATE TABLE kvit_run (

@@ -46,7 +46,7 @@ impl StoreConfig {
             acquire: Duration::from_secs(2),
             operation: Duration::from_secs(10),
             wakes_max: 1024,
-            log_bytes: 4 << 20,
+            log_bytes: 16 << 20,
             checkpoint: Duration::from_secs(1),
         }
     }

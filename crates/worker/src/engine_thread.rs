@@ -69,10 +69,9 @@ impl EngineThread {
         text: Arc<Text>,
         journal: Journal,
         links: Links,
-        mailbox: Sender<Mail>,
-    ) -> std::io::Result<EngineThread> {
-        let jobs = tokenise::start(config.tokenise_threads.max(1), text.clone(), device.limits().context, mailbox.clone())?;
-        Ok(EngineThread {
+        (mailbox, jobs): (Sender<Mail>, tokenise::Jobs),
+    ) -> EngineThread {
+        EngineThread {
             incarnation: config.incarnation,
             deadline: config.deadline,
             engine: Engine::new(config.engine, device.limits()),
@@ -87,17 +86,11 @@ impl EngineThread {
             draining: None,
             stopping: false,
             audited: true,
-        })
+        }
     }
 
     pub(crate) fn run(&mut self, mail: Receiver<Mail>) {
-        loop {
-            self.keep_device_busy();
-            self.audit_when_idle();
-            self.answer_waiting();
-            if self.stopping && self.engine.is_idle() {
-                return;
-            }
+        while self.prepare() {
             let first = match self.next_due() {
                 None => mail.recv().map_err(|_| RecvTimeoutError::Disconnected),
                 Some(at) => mail.recv_timeout(at.since(self.now())),
@@ -107,12 +100,30 @@ impl EngineThread {
                 Err(RecvTimeoutError::Timeout) => {}
                 Err(RecvTimeoutError::Disconnected) => return,
             }
-            // All that has arrived counts before the next step is planned, within reason: planning must not starve.
-            for item in mail.try_iter().take(MAIL_A_STEP) {
-                self.take(item);
-            }
-            self.pass_time();
+            self.take_waiting(&mail);
         }
+    }
+
+    /// One round of `run` that does not wait; whether there is to be another.
+    pub(crate) fn turn(&mut self, mail: &Receiver<Mail>) -> bool {
+        self.take_waiting(mail);
+        self.prepare()
+    }
+
+    /// What is to be done before the next mail. False once it was told to stop and nothing is left.
+    fn prepare(&mut self) -> bool {
+        self.keep_device_busy();
+        self.audit_when_idle();
+        self.answer_waiting();
+        !(self.stopping && self.engine.is_idle())
+    }
+
+    /// All that has arrived counts before the next step is planned, within reason: planning must not starve.
+    fn take_waiting(&mut self, mail: &Receiver<Mail>) {
+        for item in mail.try_iter().take(MAIL_A_STEP) {
+            self.take(item);
+        }
+        self.pass_time();
     }
 
     pub(crate) fn now(&self) -> Time {

@@ -22,8 +22,10 @@ mod sessions;
 mod start;
 mod text;
 mod tokenise;
+mod turns;
 
 pub use door::{Door, Session};
 pub use sessions::{Outlet, SessionsCut};
 pub use start::{Closed, SessionWorker, Worker, WorkerConfig, start, start_sessions};
 pub use text::Text;
+pub use turns::Turns;

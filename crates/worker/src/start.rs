@@ -18,6 +18,7 @@ use crate::engine_thread::EngineThread;
 use crate::mail::Mail;
 use crate::sessions::{Links, Sessions};
 use crate::text::Text;
+use crate::tokenise;
 
 /// What a worker needs to know beside its device and its model's text side.
 #[derive(Clone, Debug)]
@@ -127,7 +128,7 @@ pub fn start_sessions(
 }
 
 /// Says that the thread ends, also where it ends by a panic. Dropped before the thread's outlets are.
-struct Ending(Ended);
+pub(crate) struct Ending(pub(crate) Ended);
 
 impl Drop for Ending {
     fn drop(&mut self) {
@@ -146,7 +147,9 @@ fn run(
     // Senders must not wait: a gateway sends while it holds its table. What waits is bounded by the calls, questions and steps there can be,
     // and for a gateway in another process by its session's share.
     let (mailbox, mail) = channel();
-    let mut thread = EngineThread::new(config, device, text, journal, links, mailbox.clone())?;
+    let (jobs, waiting) = tokenise::queue();
+    tokenise::start(config.tokenise_threads.max(1), text.clone(), device.limits().context, waiting, mailbox.clone())?;
+    let mut thread = EngineThread::new(config, device, text, journal, links, (mailbox.clone(), jobs));
     let handle = std::thread::Builder::new().name("kvit-engine".into()).spawn(move || {
         let _says_so = Ending(ended);
         thread.run(mail);

@@ -22,28 +22,38 @@ impl Jobs {
     }
 }
 
-pub(crate) fn start(threads: usize, text: Arc<Text>, context: u32, mailbox: Sender<Mail>) -> std::io::Result<Jobs> {
-    let (send, receive) = channel::<Job>();
+/// Where jobs go, and where they come out.
+pub(crate) fn queue() -> (Jobs, Receiver<Job>) {
+    let (send, receive) = channel();
+    (Jobs(send), receive)
+}
+
+pub(crate) fn start(threads: usize, text: Arc<Text>, context: u32, receive: Receiver<Job>, mailbox: Sender<Mail>) -> std::io::Result<()> {
     let receive = Arc::new(Mutex::new(receive));
     for i in 0..threads {
         let (text, mailbox, receive) = (text.clone(), mailbox.clone(), receive.clone());
         std::thread::Builder::new().name(format!("kvit-tokenise-{i}")).spawn(move || run(&text, context, &mailbox, &receive))?;
     }
-    Ok(Jobs(send))
+    Ok(())
 }
 
 fn run(text: &Text, context: u32, mailbox: &Sender<Mail>, jobs: &Mutex<Receiver<Job>>) {
     loop {
         let job = jobs.lock().unwrap_or_else(PoisonError::into_inner).recv();
         let Ok(job) = job else { return };
-        if job.unwanted.is_set() {
-            continue;
-        }
-        // A prompt must not be able to take the thread away from those that come after it.
-        let result = catch_unwind(AssertUnwindSafe(|| tokens(text, context, &job)));
-        let result = result.unwrap_or_else(|_| Err(Outcome::because(Cause::WorkerError, "the prompt could not be tokenised")));
-        let _ = mailbox.send(Mail::Tokenised { attempt: job.attempt, result });
+        do_one(text, context, mailbox, job);
     }
+}
+
+/// Does one job, if anybody still wants it.
+pub(crate) fn do_one(text: &Text, context: u32, mailbox: &Sender<Mail>, job: Job) {
+    if job.unwanted.is_set() {
+        return;
+    }
+    // A prompt must not be able to take the thread away from those that come after it.
+    let result = catch_unwind(AssertUnwindSafe(|| tokens(text, context, &job)));
+    let result = result.unwrap_or_else(|_| Err(Outcome::because(Cause::WorkerError, "the prompt could not be tokenised")));
+    let _ = mailbox.send(Mail::Tokenised { attempt: job.attempt, result });
 }
 
 /// The prompt's tokens. One that cannot fit whatever its tokens are is refused before any work is done for it.

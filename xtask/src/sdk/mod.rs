@@ -10,7 +10,7 @@ mod python;
 use std::path::Path;
 use std::time::Duration;
 
-use anyhow::bail;
+use anyhow::{Context, bail};
 
 use crate::process::{Running, command, run as run_command};
 use crate::test::{Count, kvit, model};
@@ -51,7 +51,10 @@ pub fn only(kinds: &[&str]) -> anyhow::Result<()> {
 pub fn run(model: &Path, kinds: &[&str]) -> anyhow::Result<Count> {
     run_command(command("cargo").args(["build", "--package", "kvit"]))?;
     let mut serve = command(kvit());
-    serve.args(["serve", "--log", "warn", "--port", "0", "--model"]).arg(model);
+    // A store of its own, so that a kvit that somebody runs here is not disturbed.
+    let runs = crate::root().join("target").join(format!("sdk-runs-{}", std::process::id()));
+    std::fs::create_dir_all(&runs).with_context(|| runs.display().to_string())?;
+    serve.args(["serve", "--log", "warn", "--port", "0", "--store"]).arg(runs.join("runs.db")).arg("--model").arg(model);
     let (server, address) = Running::start(&mut serve, "listening on ", START)?;
     let mut total = Count::default();
     for (name, tests) in KINDS.iter().filter(|(name, _)| kinds.is_empty() || kinds.contains(name)) {
@@ -67,7 +70,9 @@ pub fn run(model: &Path, kinds: &[&str]) -> anyhow::Result<Count> {
             }
         }
     }
-    server.end()?;
+    let ended = server.end();
+    std::fs::remove_dir_all(&runs).with_context(|| runs.display().to_string())?;
+    ended?;
     Ok(total)
 }
 

@@ -14,7 +14,7 @@ const NODE_MIN: (u64, u64) = (20, 18);
 const TEST_TIMEOUT_MS: u32 = 300_000;
 
 /// The tests without a browser.
-const FILES: [&str; 4] = ["openai.test.mjs", "ai.test.mjs", "fetch.test.mjs", "http2.test.mjs"];
+const FILES: [&str; 5] = ["openai.test.mjs", "responses.test.mjs", "ai.test.mjs", "fetch.test.mjs", "http2.test.mjs"];
 
 /// Runs them against the server at an address.
 pub(super) fn run(server: &Server) -> anyhow::Result<Count> {

@@ -9,12 +9,14 @@ use crate::process::{command, listen, run as run_command};
 use crate::test::{Count, kvit, plain};
 
 /// What the tests import, with the versions they were written against.
-const PACKAGES: [&str; 8] = [
+const PACKAGES: [&str; 9] = [
     "openai>=2,<3",
     "httpx[http2]>=0.28,<1",
     "aiohttp>=3.14,<4",
     "langchain-openai>=1,<2",
     "pytest>=8,<10",
+    // Holds the Responses API against the schema that OpenAI publishes.
+    "jsonschema>=4.23,<5",
     // For gRPC's own tests, which learn the service by reflection, and for the worker in examples/python-worker, which reads its .proto file
     // when it starts.
     "grpcio>=1.70,<2",

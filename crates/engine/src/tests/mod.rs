@@ -8,6 +8,7 @@ mod neighbour;
 mod pace;
 mod planning;
 mod preempted;
+mod prints;
 mod race;
 mod random;
 mod simulated;

@@ -18,7 +18,7 @@ const DEADLINE: Time = Time(50);
 
 /// What may happen next.
 #[derive(Clone, Copy, Debug)]
-enum Act {
+pub(super) enum Act {
     Submit(usize),
     Tokenised(usize),
     End(usize),
@@ -38,10 +38,10 @@ enum Act {
 }
 
 /// An engine, the plans that its device has, and the time.
-struct State {
-    engine: Engine,
+pub(super) struct State {
+    pub engine: Engine,
     queue: Vec<StepPlan>,
-    now: Time,
+    pub now: Time,
 }
 
 fn submission(k: usize) -> Submission {
@@ -59,13 +59,13 @@ fn submission(k: usize) -> Submission {
 }
 
 impl State {
-    fn new(blocks: u32) -> State {
+    pub fn new(blocks: u32) -> State {
         let config = EngineConfig { step_tokens: 4, max_running: 3, ..EngineConfig::default() };
         let limits = DeviceLimits { blocks_total: blocks, block_tokens: 2, block_bytes: 1, slots: 3, context: 8, vocab: 9, in_flight: 2 };
         State { engine: Engine::new(config, limits), queue: Vec::new(), now: Time(1) }
     }
 
-    fn fork(&self) -> State {
+    pub fn fork(&self) -> State {
         let mut flags = FlagMap::default();
         let engine = self.engine.fork(&mut flags);
         State { engine, queue: self.queue.iter().map(|plan| plan.fork(&mut flags)).collect(), now: self.now }
@@ -108,7 +108,7 @@ impl State {
     }
 
     /// Does it, and says what came of it, with numbers of steps told by their distance.
-    fn act(&mut self, act: Act) -> String {
+    pub fn act(&mut self, act: Act) -> String {
         let next = self.engine.next_step;
         let oldest = self.queue.first().map_or(next, |plan| plan.id.0);
         let input = match act {

@@ -27,7 +27,7 @@ use tokio::sync::watch as signal;
 use tonic::Status;
 use tonic_health::pb::health_server::{HealthServer, SERVICE_NAME as HEALTH};
 
-use self::until::Until;
+pub(crate) use self::until::Until;
 use crate::calls::Calls;
 use crate::http::error::ApiError;
 use crate::http::generate::read;

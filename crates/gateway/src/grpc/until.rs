@@ -21,13 +21,13 @@ pub(super) fn stopped(mut stop: watch::Receiver<bool>) -> Stop {
 }
 
 /// The body.
-pub(super) struct Until {
+pub(crate) struct Until {
     body: Body,
     stop: Stop,
 }
 
 impl Until {
-    pub(super) fn new(body: Body, stop: watch::Receiver<bool>) -> Until {
+    pub(crate) fn new(body: Body, stop: watch::Receiver<bool>) -> Until {
         Until { body, stop: stopped(stop) }
     }
 }

@@ -49,6 +49,7 @@ pub(super) fn run(view: &RunView) -> wire::Run {
             layers_dropped: view.steps.layers_dropped,
         }),
         blocks: Some(wire::BlockCounts { held: view.blocks.held, peak: view.blocks.peak, shared: view.blocks.shared }),
+        told: view.told.map(|word| number!(Cause, word)),
         superseded: view.superseded.iter().map(|word| number!(Cause, word)).collect(),
     }
 }

@@ -61,6 +61,12 @@ impl ApiError {
         self
     }
 
+    /// Asking again by itself would not help.
+    pub(crate) const fn finally(mut self) -> ApiError {
+        self.is_final = true;
+        self
+    }
+
     /// A 404 for a run that is not there, or not the asker's (C-30: the same answer).
     // contract: C-30
     pub(crate) fn no_run(id: &str) -> ApiError {

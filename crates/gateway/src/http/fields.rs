@@ -26,6 +26,21 @@ pub(crate) const SALT_MAX_LEN: usize = 256;
 pub(crate) struct Fields(Map<String, Value>);
 
 impl Fields {
+    /// The fields of an object inside a body.
+    pub(crate) const fn of(map: Map<String, Value>) -> Fields {
+        Fields(map)
+    }
+
+    /// Looks at a field and leaves it.
+    pub(crate) fn peek(&self, name: &str) -> Option<&Value> {
+        self.0.get(name)
+    }
+
+    /// The name of a field that is left, if any has a value.
+    pub(crate) fn left(&self) -> Option<&str> {
+        self.0.iter().find(|(_, value)| !value.is_null()).map(|(name, _)| name.as_str())
+    }
+
     /// Parses a body; a syntax error names its line and column.
     pub(crate) fn parse(body: &[u8]) -> Result<Fields, ApiError> {
         match serde_json::from_slice(body) {
@@ -45,7 +60,8 @@ impl Fields {
         self.0.insert(name.to_owned(), value);
     }
 
-    fn typed<T>(&mut self, name: &str, what: &str, read: impl Fn(&Value) -> Option<T>) -> Result<Option<T>, ApiError> {
+    /// A field of a type of its own.
+    pub(crate) fn typed<T>(&mut self, name: &str, what: &str, read: impl Fn(&Value) -> Option<T>) -> Result<Option<T>, ApiError> {
         match self.take(name) {
             None => Ok(None),
             Some(v) => read(&v).map(Some).ok_or_else(|| ApiError::field(name, format!("must be {what}"))),
@@ -165,12 +181,21 @@ pub(crate) fn no_model(name: &str) -> ApiError {
 /// Takes the fields that both endpoints share. `logprobs` is left to the endpoint: its meaning differs.
 pub(crate) fn common(fields: &mut Fields, logprobs: Option<u8>) -> Result<Common, ApiError> {
     let mut params = Params::default();
-    sampling(fields, &mut params)?;
+    generation(fields, &mut params)?;
     params.sampling.logprobs = logprobs;
     let legacy = fields.u32("max_tokens")?;
     let newer = fields.u32("max_completion_tokens")?;
     params.max_tokens = newer.or(legacy);
     params.n = fields.u32("n")?.unwrap_or(1);
+    check(&params, if newer.is_some() { "max_completion_tokens" } else { "max_tokens" })?;
+    let stream = fields.bool("stream")?.unwrap_or(false);
+    let include_usage = stream_options(fields, stream)?;
+    Ok(Common { params, stream, include_usage, timeout: timeout(fields)?, on_disconnect: on_disconnect(fields)? })
+}
+
+/// Takes what every endpoint calls the same: how tokens are chosen, what stops them, and kvit's extensions.
+pub(crate) fn generation(fields: &mut Fields, params: &mut Params) -> Result<(), ApiError> {
+    sampling(fields, params)?;
     params.stop = fields.texts("stop", STOPS_MAX)?;
     params.stop_token_ids = stop_tokens(fields)?;
     params.ignore_eos = fields.bool("ignore_eos")?.unwrap_or(false);
@@ -180,16 +205,26 @@ pub(crate) fn common(fields: &mut Fields, logprobs: Option<u8>) -> Result<Common
         return Err(ApiError::field("cache_salt", format!("must be at most {SALT_MAX_LEN} bytes")));
     }
     params.cache_salt = salt.into();
+    Ok(())
+}
+
+/// Checks every range. An error names the field that the caller wrote: `cap` is what this endpoint calls `max_tokens`.
+pub(crate) fn check(params: &Params, cap: &str) -> Result<(), ApiError> {
     params.check().map_err(|e: ParamError| {
-        // An error names the field that the caller wrote.
-        let param = if e.param == "max_tokens" && newer.is_some() { "max_completion_tokens" } else { e.param };
+        let param = if e.param == "max_tokens" { cap } else { e.param };
         ApiError::field(param, format!("must be {}", e.allowed))
-    })?;
-    let stream = fields.bool("stream")?.unwrap_or(false);
-    let include_usage = stream_options(fields, stream)?;
+    })
+}
+
+/// The deadline in the body.
+pub(crate) fn timeout(fields: &mut Fields) -> Result<Option<Duration>, ApiError> {
     let timeout = fields.typed("timeout_ms", "a whole number of milliseconds above 0", |v| v.as_u64().filter(|ms| *ms > 0))?;
-    let on_disconnect = fields.text(leaving::FIELD)?.map(|text| leaving::parse(&text, leaving::FIELD)).transpose()?;
-    Ok(Common { params, stream, include_usage, timeout: timeout.map(Duration::from_millis), on_disconnect })
+    Ok(timeout.map(Duration::from_millis))
+}
+
+/// What a disconnect means, in the body.
+pub(crate) fn on_disconnect(fields: &mut Fields) -> Result<Option<OnDisconnect>, ApiError> {
+    fields.text(leaving::FIELD)?.map(|text| leaving::parse(&text, leaving::FIELD)).transpose()
 }
 
 fn sampling(fields: &mut Fields, params: &mut Params) -> Result<(), ApiError> {

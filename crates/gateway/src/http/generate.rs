@@ -195,7 +195,7 @@ fn order(
 }
 
 /// The caller's deadline: the nearer one of header and body.
-fn timeout(calls: &Calls, headers: &HeaderMap, body: Option<Duration>) -> Result<Option<Duration>, ApiError> {
+pub(crate) fn timeout(calls: &Calls, headers: &HeaderMap, body: Option<Duration>) -> Result<Option<Duration>, ApiError> {
     let bad = || ApiError::field("X-Request-Timeout-Ms", "must be a whole number of milliseconds above 0");
     let header = match headers.get(TIMEOUT) {
         None => None,

@@ -22,7 +22,6 @@ pub(crate) enum Route {
     /// `/v1/completions`.
     Completions,
     /// `/v1/responses`.
-    #[expect(dead_code, reason = "the Responses API reads it as soon as it is there")]
     Responses,
     /// `kvit.v1.Runs/Generate`.
     Grpc,

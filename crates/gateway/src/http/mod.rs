@@ -12,6 +12,7 @@ pub(crate) mod generate;
 pub(crate) mod kv;
 pub(crate) mod leaving;
 pub(crate) mod openai;
+pub(crate) mod responses;
 pub(crate) mod runs;
 pub(crate) mod stored;
 pub(crate) mod stream;
@@ -63,6 +64,7 @@ pub(crate) fn router(calls: Arc<Calls>, stop: &watch::Receiver<bool>) -> Router 
         .route("/v1/completions", post(generate::completions))
         .route("/v1/models", get(models))
         .route("/v1/models/{id}", get(model))
+        .merge(responses::routes(stop))
         .route("/v1/runs", get(runs::list))
         .route("/v1/runs/{id}", get(runs::show))
         .route("/v1/runs/{id}/cancel", post(runs::cancel))

@@ -41,19 +41,20 @@ pub(crate) struct Events {
 }
 
 /// How long a stream has been silent, and how long it may be.
-struct Silence {
+pub(crate) struct Silence {
     max: Duration,
-    since: Instant,
+    /// When something was last sent.
+    pub(crate) since: Instant,
     alarm: Pin<Box<Sleep>>,
 }
 
 impl Silence {
-    fn new(max: Duration) -> Silence {
+    pub(crate) fn new(max: Duration) -> Silence {
         Silence { max, since: Instant::now(), alarm: Box::pin(tokio::time::sleep(max)) }
     }
 
     /// Ready when the stream has been silent for too long, and then again as long after that.
-    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+    pub(crate) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         loop {
             ready!(self.alarm.as_mut().poll(cx));
             let due = self.since + self.max;

@@ -7,7 +7,7 @@
 use std::collections::{HashMap, VecDeque};
 
 use lifecycle::message::{Delta, Submit};
-use lifecycle::{AttemptId, Incarnation, Outcome, Said, Work};
+use lifecycle::{AttemptId, Incarnation, Outcome, Said, Time, Work};
 use protocol::kept;
 use store::{StoredEvent, StoredRun};
 
@@ -44,8 +44,17 @@ pub(crate) struct Log {
     before: HashMap<u32, VecDeque<Heard>>,
     /// What matters of it for what is done outside when it ends.
     pub(super) ending: Ending,
-    /// The end, until the store has it: since when, and what.
-    pub(crate) end: Option<(lifecycle::Time, Said)>,
+    /// The end, until the store has it.
+    pub(super) end: Option<End>,
+}
+
+/// An end that waits for the store.
+#[derive(Clone, Debug)]
+pub(super) struct End {
+    /// Since when.
+    pub(super) since: Time,
+    /// What readers are to be told then, if they are to be told anything.
+    pub(super) said: Option<Said>,
 }
 
 /// What to do with something that was said.
@@ -87,6 +96,12 @@ impl Log {
     /// Whether it was said that a worker took the run on.
     pub(crate) fn was_accepted(&self) -> bool {
         self.accepted
+    }
+
+    /// The number of its last event.
+    pub(super) fn end_number(&mut self) -> u64 {
+        self.last += 1;
+        self.last
     }
 
     /// Numbers something that is said.

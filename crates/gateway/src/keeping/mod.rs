@@ -9,6 +9,7 @@
 
 mod accept;
 mod cancel;
+mod erase;
 mod follow;
 mod hub;
 mod log;

@@ -3,11 +3,10 @@
 //! Invariant: no reader is told a run's end before the store has it, but of a run that nobody needs later while the store is away.
 // contract: C-5 C-6 C-26
 
-use lifecycle::message::Usage;
 use lifecycle::{AttemptId, Cause, Delivery, Outcome, RunKey, Said, Time};
 use store::{Survives, Write, Wrote};
 
-use super::log::{self, Fate};
+use super::log::{self, End, Fate};
 use super::recorder::After;
 use super::{Keeper, now_ms};
 use crate::calls::{Calls, Entry};
@@ -20,8 +19,15 @@ impl Keeper {
 }
 
 impl Calls {
-    /// Something is said of a run: it gets its number, is written if the run's events are kept, and is told.
+    /// Something is said of a run: it gets its number, is written if the run's events are kept, and is told. An end that is the outcome is told
+    /// when the store has it; one that readers are told before there is an outcome is no event of the run.
     pub(crate) fn say(&self, entry: &mut Entry, said: Said) {
+        if let Said::End { .. } = &said {
+            return match &mut entry.log.end {
+                Some(end) => end.said = Some(said),
+                None => entry.seats.send(&said, self.now()),
+            };
+        }
         let number = match entry.log.say(&said) {
             Fate::Event(number) => number,
             Fate::Known => return,
@@ -30,30 +36,26 @@ impl Calls {
                 return self.want(entry, Cause::WorkerError);
             }
         };
-        let Some(keeper) = self.keeper.as_ref().filter(|_| !entry.log.parked) else { return self.tell(entry, said) };
-        let attempt = AttemptId { key: entry.key.clone(), attempt: entry.dispatch.call().attempt() };
-        match &said {
-            Said::End { outcome, usage } => {
-                self.keep_end(keeper, entry, &attempt, number, (outcome, *usage), &said);
-                entry.log.end = Some((self.now(), said));
-            }
-            _ => {
-                if entry.log.keeps {
-                    let events = vec![log::event(&attempt, number, &said)];
-                    keeper.write(Write::Append { attempt, owner: self.incarnation, events }, Survives::Process);
-                }
-                self.tell(entry, said);
-            }
+        if let Some(keeper) = self.keeper.as_ref().filter(|_| entry.log.keeps && !entry.log.parked) {
+            let attempt = AttemptId { key: entry.key.clone(), attempt: entry.dispatch.call().attempt() };
+            let events = vec![log::event(&attempt, number, &said)];
+            keeper.write(Write::Append { attempt, owner: self.incarnation, events }, Survives::Process);
         }
+        self.tell(entry, said);
     }
 
-    fn keep_end(&self, keeper: &Keeper, entry: &Entry, attempt: &AttemptId, number: u64, (outcome, usage): (&Outcome, Usage), said: &Said) {
-        let last = entry.log.keeps.then(|| log::event(attempt, number, said));
-        let (attempt, outcome) = (attempt.clone(), outcome.clone());
+    /// A run's outcome is set: it is written, and its readers are told when it is there.
+    pub(crate) fn keep_end(&self, entry: &mut Entry, outcome: &Outcome) {
+        let Some(keeper) = self.keeper.as_ref().filter(|_| !entry.log.parked) else { return };
+        let attempt = AttemptId { key: entry.key.clone(), attempt: entry.dispatch.call().attempt() };
+        let usage = entry.dispatch.usage();
+        let said = Said::End { outcome: outcome.clone(), usage };
+        let last = entry.log.keeps.then(|| log::event(&attempt, entry.log.end_number(), &said));
         let is_background = entry.log.is_background;
-        let hooks = if is_background { self.hooks_of_end(&entry.key, &entry.log.ending, &outcome) } else { Vec::new() };
-        let end = Write::End { attempt, owner: self.incarnation, outcome, usage, last, hooks, now_ms: now_ms() };
+        let hooks = if is_background { self.hooks_of_end(&entry.key, &entry.log.ending, outcome) } else { Vec::new() };
+        let end = Write::End { attempt, owner: self.incarnation, outcome: outcome.clone(), usage, last, hooks, now_ms: now_ms() };
         let survives = if is_background { Survives::Machine } else { Survives::Process };
+        entry.log.end = Some(End { since: self.now(), said: None });
         keeper.send(vec![end], survives, After::Ended(entry.key.clone()));
     }
 
@@ -61,7 +63,8 @@ impl Calls {
     pub(super) fn outcome_kept(&self, key: &RunKey, wrote: Wrote) {
         self.outside.put();
         self.with(key, |entry| {
-            let Some((_, said)) = entry.log.end.take() else { return };
+            // Readers who were told already, or wait for nothing, are told nothing.
+            let Some(said) = entry.log.end.take().and_then(|end| end.said) else { return };
             let said = match (wrote, said) {
                 (Wrote::Stands(run), Said::End { outcome, usage }) => {
                     let stands = run.outcome.unwrap_or_else(|| outcome.clone());
@@ -78,13 +81,12 @@ impl Calls {
 
     /// Tells an end that the store has not taken in time, if nobody needs it later. When it is to be looked at again.
     pub(crate) fn tell_late_end(&self, entry: &mut Entry, now: Time) -> Option<Time> {
-        let keeper = self.keeper.as_ref()?;
-        let (since, said) = entry.log.end.take()?;
-        let due = since.after(keeper.config.patience);
-        if entry.log.is_background || now < due {
-            entry.log.end = Some((since, said));
-            return (!entry.log.is_background).then_some(due);
+        let keeper = self.keeper.as_ref().filter(|_| !entry.log.is_background)?;
+        let due = entry.log.end.as_ref()?.since.after(keeper.config.patience);
+        if now < due {
+            return Some(due);
         }
+        let said = entry.log.end.take()?.said?;
         keeper.is_late();
         entry.seats.send(&said, now);
         None

@@ -20,7 +20,7 @@ use tokio::sync::{Notify, mpsc};
 use tonic::transport::{Channel, Endpoint};
 
 use super::open::Connection;
-use super::{Identity, WireConfig};
+use super::{Identity, Network, WireConfig};
 use crate::{Here, LinkEvent};
 
 /// Bytes of a submit beside what a caller can make long.
@@ -30,6 +30,7 @@ const SUBMIT_ROOM: u64 = 8 << 10;
 pub(super) struct Shared {
     pub address: Arc<str>,
     pub endpoint: Endpoint,
+    pub network: Box<dyn Network>,
     pub config: WireConfig,
     /// There is an event, or something is due earlier than before.
     pub wake: Notify,
@@ -57,11 +58,17 @@ struct Line {
 }
 
 impl Shared {
-    pub(super) fn new(address: Arc<str>, endpoint: Endpoint, who: &Identity, clock: Clock, config: WireConfig) -> Shared {
+    pub(super) fn new(
+        address: Arc<str>,
+        (endpoint, network): (Endpoint, Box<dyn Network>),
+        who: &Identity,
+        clock: Clock,
+        config: WireConfig,
+    ) -> Shared {
         let side = GatewaySide::new(who.name.clone(), who.incarnation, config.session);
         let core = Core { side, line: None, model: None, events: VecDeque::new(), over: false, told_clock: None };
         let (me, runtime, wake) = (who.incarnation, Handle::current(), Notify::new());
-        Shared { address, endpoint, config, wake, me, clock, runtime, core: Mutex::new(core) }
+        Shared { address, endpoint, network, config, wake, me, clock, runtime, core: Mutex::new(core) }
     }
 
     /// Every change of the core is complete before anything that may panic.
@@ -143,8 +150,20 @@ impl Shared {
 
     // --- for the task ---
 
+    /// A connection is there.
     pub(super) fn hello(&self) -> Hello {
-        self.lock().side.hello(self.clock.now())
+        let (mut core, now) = (self.lock(), self.clock.now());
+        let effects = core.side.tried(false, now);
+        core.carry_out(effects, now);
+        core.side.hello(now)
+    }
+
+    /// A try to connect failed: it was refused, or anything else. How long the next one may be put off at most.
+    pub(super) fn tried(&self, is_refused: bool) -> Option<Duration> {
+        let (mut core, now) = (self.lock(), self.clock.now());
+        let effects = core.side.tried(is_refused, now);
+        core.carry_out(effects, now);
+        core.side.try_within(now)
     }
 
     /// A connection was welcomed. Whether it is to be closed.
@@ -231,6 +250,7 @@ impl Core {
                     self.told_clock = None;
                     self.events.push_back(LinkEvent::Here(Here { incarnation, model, name }));
                 }
+                GatewayEffect::Refused { incarnation } => self.events.push_back(LinkEvent::Refused { incarnation }),
                 GatewayEffect::Silent => self.events.push_back(LinkEvent::Silent),
                 GatewayEffect::Back => self.events.push_back(LinkEvent::Back),
                 GatewayEffect::Lost { incarnation, why } => self.events.push_back(LinkEvent::Lost { incarnation, why: why.into() }),

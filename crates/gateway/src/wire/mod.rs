@@ -11,6 +11,7 @@
 // contract: C-3, C-9, C-10
 
 mod core;
+mod network;
 mod open;
 mod task;
 
@@ -26,7 +27,9 @@ use protocol::worker_v1 as wire;
 use tokio::sync::mpsc;
 
 use self::core::Shared;
-use crate::{GatewayError, Link, LinkClosed};
+use crate::{GatewayError, Link, LinkClosed, LinkEvent, SendDown};
+
+pub use network::{Connecting, Network, System};
 
 /// What a gateway is called at its workers.
 #[derive(Clone, Debug)]
@@ -44,7 +47,8 @@ pub struct WireConfig {
     pub session: SessionConfig,
     /// How long a connection may take to come about. Default 2 s.
     pub connect_timeout: Duration,
-    /// How long the worker may take to answer a hello. Default 5 s.
+    /// How long the worker may take to answer a hello, and a mute connection a ping; a hello that goes on with runs has at most a quarter of
+    /// the lease. Default 5 s.
     pub hello_timeout: Duration,
     /// First wait before a connection is tried again; doubles up to `retry_max`, each with a jitter of half. Default 20 ms.
     pub retry: Duration,
@@ -52,7 +56,8 @@ pub struct WireConfig {
     pub retry_max: Duration,
     /// Wait before a worker that speaks no common version is tried again. Default 10 s.
     pub refused_retry: Duration,
-    /// How long a connection may carry nothing before another one is made: what was cut off without a word comes back by that. Default 1 s.
+    /// How long a connection may carry nothing, either way, before another one is made: what was cut off without a word comes back by that.
+    /// Default 1 s.
     pub quiet_max: Duration,
     /// Frames that wait for the connection; what is more is dropped, and comes again. Default 1024.
     pub frames_max: usize,
@@ -85,12 +90,27 @@ impl Default for WireConfig {
 /// # Errors
 /// No worker can be at that address.
 pub fn link(address: &str, who: &Identity, clock: Clock, config: WireConfig) -> Result<Link, GatewayError> {
-    let endpoint = open::endpoint(address, &config)?;
+    let (send, heard) = link_over(System, address, who, clock, config)?;
+    Ok(Link::new(address.into(), send, heard))
+}
+
+/// The two ends of a link over any network, as [`Link::new`] takes them: what sends down, and what is heard.
+///
+/// # Errors
+/// As [`link`].
+pub fn link_over(
+    network: impl Network,
+    address: &str,
+    who: &Identity,
+    clock: Clock,
+    config: WireConfig,
+) -> Result<(SendDown, mpsc::Receiver<LinkEvent>), GatewayError> {
+    let endpoint = open::lasting(open::endpoint(address, &config)?, &config);
     let (events, heard) = mpsc::channel(config.events_max.max(1));
-    let shared = Arc::new(Shared::new(address.into(), endpoint, who, clock, config));
+    let shared = Arc::new(Shared::new(address.into(), (endpoint, Box::new(network)), who, clock, config));
     tokio::spawn(task::run(shared.clone(), events));
     let send = Box::new(move |message: lifecycle::message::From<_>| if shared.send(message.message) { Ok(()) } else { Err(LinkClosed) });
-    Ok(Link::new(address.into(), send, heard))
+    Ok((send, heard))
 }
 
 /// Tells the worker at `address` to stop within `limit`, and waits until its last attempt is released.

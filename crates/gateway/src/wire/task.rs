@@ -14,9 +14,9 @@ use tokio::sync::mpsc;
 use tokio::time::Instant;
 use tonic::Streaming;
 
-use super::WireConfig;
 use super::core::Shared;
 use super::open::{Connection, Failed, open};
+use super::{Network, WireConfig};
 use crate::LinkEvent;
 
 /// The timers of the runtime do not count while the machine sleeps; the session's clock does.
@@ -61,7 +61,7 @@ impl Stage {
                 Ok(Ok(Some(up))) => Step::Frame(up),
                 Ok(Ok(None)) => Step::Over("the worker has ended the stream".into()),
                 Ok(Err(status)) => Step::Over(status.message().to_owned()),
-                Err(_) => Step::Over("nothing came for too long".into()),
+                Err(_) => Step::Over("nothing came for too long, or nothing of what was said here".into()),
             },
         }
     }
@@ -79,18 +79,20 @@ pub(super) async fn run(shared: Arc<Shared>, events: mpsc::Sender<LinkEvent>) {
         }
         let due = shared.until_due().unwrap_or(LOOK_AGAIN).min(LOOK_AGAIN);
         let close = tokio::select! {
+            // The same again is the same again. However busy the connection is, time passes and events go out between two frames.
+            biased;
             () = events.closed() => return shared.end(),
-            () = shared.wake.notified() => shared.tick(),
-            () = tokio::time::sleep(due) => shared.tick(),
             step = stage.next(shared.config.quiet_max) => {
                 let close = advance(&shared, &mut stage, &mut pace, step);
                 // The connection may be busy; its time passes all the same.
                 shared.tick() | close
             }
+            () = shared.wake.notified() => shared.tick(),
+            () = tokio::time::sleep(due) => shared.tick(),
         };
         if close && matches!(stage, Stage::Open { .. }) {
             shared.closed();
-            stage = Stage::Waiting(Instant::now() + pace.failed());
+            stage = Stage::Waiting(Instant::now() + pace.failed(&*shared.network));
         }
     }
 }
@@ -109,13 +111,20 @@ fn advance(shared: &Arc<Shared>, stage: &mut Stage, pace: &mut Pace, step: Step)
         }
         (Step::Failed(failed), _) => {
             pace.say(shared, &failed);
-            let wait = if failed.refused { shared.config.refused_retry } else { pace.failed() };
+            let within = shared.tried(failed.nobody).unwrap_or(Duration::MAX);
+            let wait = if failed.refused { shared.config.refused_retry } else { pace.failed(&*shared.network).min(within) };
             *stage = Stage::Waiting(now + wait);
         }
         (Step::Frame(up), Stage::Open { heard, .. }) => {
-            *heard = now;
             match FromWorker::try_from(up) {
-                Ok(FromWorker::Frame(frame)) => return shared.hear(frame),
+                Ok(FromWorker::Frame(frame)) => {
+                    // A worker that speaks and has not heard us for long shows that this connection does not carry what we say. Its lease for
+                    // us runs, so another connection cannot wait until the worker closes this one.
+                    if frame.echo.is_none_or(|echo| echo.held < shared.config.quiet_max) {
+                        *heard = now;
+                    }
+                    return shared.hear(frame);
+                }
                 Ok(FromWorker::Welcome(_)) => tracing::warn!(address = %shared.address, "a second welcome; the session is closed"),
                 Err(error) => tracing::warn!(address = %shared.address, %error, "a frame that is none; the session is closed"),
             }
@@ -125,7 +134,8 @@ fn advance(shared: &Arc<Shared>, stage: &mut Stage, pace: &mut Pace, step: Step)
             tracing::info!(address = %shared.address, why, "session closed");
             shared.closed();
             // At once, if this one was of use: its attempts wait.
-            let wait = if now.duration_since(*since) >= useful(&shared.config.session) { pace.lost() } else { pace.failed() };
+            let wait =
+                if now.duration_since(*since) >= useful(&shared.config.session) { pace.lost() } else { pace.failed(&*shared.network) };
             *stage = Stage::Waiting(now + wait);
         }
         (Step::Frame(_) | Step::Over(_), _) => {}
@@ -151,11 +161,11 @@ impl Pace {
         Duration::ZERO
     }
 
-    fn failed(&mut self) -> Duration {
+    fn failed(&mut self, network: &dyn Network) -> Duration {
         let longest = self.config.retry.saturating_mul(1 << self.failures.min(16)).min(self.config.retry_max);
         self.failures = self.failures.saturating_add(1);
         // Half of it by chance, so that a hundred gateways do not come at once.
-        longest.mul_f64(0.5 + 0.5 * chance())
+        longest.mul_f64(0.5 + 0.5 * network.chance())
     }
 
     /// Says a reason once, until it changes.
@@ -170,9 +180,4 @@ impl Pace {
             self.said = Some(failed.why.clone());
         }
     }
-}
-
-/// From 0 to 1. Without chance in the system, always the middle.
-fn chance() -> f64 {
-    getrandom::u32().map_or(0.5, |n| f64::from(n) / f64::from(u32::MAX))
 }

@@ -14,6 +14,7 @@ mod link;
 mod lost_device;
 mod many;
 mod redispatch;
+mod responses;
 mod shapes;
 mod simulated;
 mod slow;

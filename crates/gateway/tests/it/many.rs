@@ -94,6 +94,40 @@ async fn a_silent_worker_keeps_its_runs_and_gets_no_new_ones() {
     assert_eq!(read_reply(&mut socket).await.status, 200);
 }
 
+// contract: C-6 C-7 C-9
+#[tokio::test(flavor = "multi_thread")]
+async fn a_refused_worker_keeps_no_caller_and_gets_no_new_runs_but_is_not_over() {
+    let mut stand = two().await;
+    let mut socket = send(stand.addr, &chat_request("r1", r#","stream":true"#)).await;
+    let attempt = stand.worker[0].accept().await.attempt;
+    let first = stand.worker[0].delta(&attempt, 0, "fine", &[1], None);
+    stand.worker[0].step(vec![first]).await;
+    stand.until("r1", "partly delivered", |run| run["tokens"]["delivered"] == 1).await;
+    let life = stand.worker[0].life;
+    stand.worker[0].tell(LinkEvent::Refused { incarnation: Incarnation(77) }).await;
+    stand.worker[0].tell(LinkEvent::Refused { incarnation: life }).await;
+    let reply = read_reply(&mut socket).await;
+    assert!(reply.body.contains("worker_lost"), "an error event: {}", reply.body);
+    assert_eq!(stand.worker[0].cancelled(&attempt).await, Cause::WorkerLost);
+    states(&stand, &["refused", "here"]).await;
+    let run = stand.until("r1", "told", |run| run["delivery"] == "partial").await;
+    assert_eq!((&run["outcome"], &run["told"], &run["state"]), (&Value::Null, &json!("worker_lost"), &json!("stopping")));
+    let mut others = Vec::new();
+    for id in ["r2", "r3"] {
+        others.push(request(&stand, id, "").await);
+        assert_eq!(stand.worker[1].submit().await.attempt.key, key(id));
+    }
+    // It had done the work meanwhile and says so. The outcome is the engine's; what the caller was told stands beside it.
+    stand.worker[0].tell(LinkEvent::Back).await;
+    stand.worker[0].end(&attempt, Outcome::of(Cause::Length), 1).await;
+    let run = stand.settled("r1").await;
+    assert_eq!(
+        (&run["outcome"]["cause"], &run["told"], &run["superseded"]),
+        (&json!("length"), &json!("worker_lost"), &json!(["worker_lost"]))
+    );
+    states(&stand, &["here", "here"]).await;
+}
+
 // contract: C-4 C-13 C-22
 #[tokio::test(flavor = "multi_thread")]
 async fn a_run_waits_for_a_worker_and_leaving_costs_nothing() {

@@ -2,6 +2,7 @@
 
 use std::collections::HashSet;
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::time::Duration;
 
 use gateway::{Gateway, GatewayConfig, GatewayError, Here, Link, LinkClosed, LinkEvent, SendDown};
@@ -57,9 +58,19 @@ fn way_down() -> (SendDown, mpsc::UnboundedReceiver<From<Down>>) {
 }
 
 async fn serve<W>(config: GatewayConfig, links: Vec<Link>, journal: Journal, worker: W) -> Stand<W> {
+    serve_kept(config, links, journal, worker, None).await
+}
+
+async fn serve_kept<W>(
+    config: GatewayConfig,
+    links: Vec<Link>,
+    journal: Journal,
+    worker: W,
+    store: Option<Arc<dyn store::RunStore>>,
+) -> Stand<W> {
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a free port");
     let addr = listener.local_addr().expect("an address");
-    let gateway = Gateway::new(config, links, journal.clone(), GATEWAY);
+    let gateway = Gateway::keeping(config, links, journal.clone(), (GATEWAY, "stand"), store);
     let (stop, stopped) = oneshot::channel::<()>();
     let (hurry, hurried) = oneshot::channel::<()>();
     let served = tokio::spawn(async move { gateway.serve(listener, async { drop(stopped.await) }, async { drop(hurried.await) }).await });
@@ -67,12 +78,17 @@ async fn serve<W>(config: GatewayConfig, links: Vec<Link>, journal: Journal, wor
 }
 
 pub async fn stand(config: GatewayConfig) -> Stand {
+    kept_stand(config, None).await
+}
+
+/// One that keeps runs in this store.
+pub async fn kept_stand(config: GatewayConfig, store: Option<Arc<dyn store::RunStore>>) -> Stand {
     let (send, down) = way_down();
     let (up, up_receive) = mpsc::channel(64);
     let journal = Journal::new(Clock::start(), Limits::default());
     let link = Link::thread(Here { incarnation: WORKER, model: tiny(), name: "simulated".into() }, send, up_receive);
     let worker = Simulated { down, up: Some(Mouth::Thread(up)), life: WORKER, journal: journal.clone(), step: 0 };
-    serve(config, vec![link], journal, worker).await
+    serve_kept(config, vec![link], journal, worker, store).await
 }
 
 /// These links, whoever is behind them.

@@ -85,6 +85,7 @@ pub fn session(config: &ServeConfig) -> SessionConfig {
         heartbeat: ms(config.heartbeat_ms),
         suspend_after: ms(config.suspend_after_ms),
         lease: ms(config.lease_ms),
+        refused_after: ms(config.worker_refused_ms),
         resend_after: ms(config.resend_after_ms),
         lease_max: ms(config.lease_max_ms),
         window: config.session_window,

@@ -81,7 +81,7 @@ fn many(batch: Batch) -> Result<(), Failure> {
     let met = totals.met;
     out::line(&format!(
         "met: {} runs ({} completed, {} of gateways that died), {} suspended, {} taken up again, {} orphaned, {} lives given up, \
-         {} further attempts, {} words of other lives, {} cancels before their submit, {} tokens",
+         {} refused, {} told before their outcome, {} further attempts, {} words of other lives, {} cancels before their submit, {} tokens",
         met.runs,
         met.completed,
         met.ownerless,
@@ -89,6 +89,8 @@ fn many(batch: Batch) -> Result<(), Failure> {
         met.attached,
         met.orphaned,
         met.lost,
+        met.refused,
+        met.dismissed,
         met.again,
         met.stale,
         met.tombstones,

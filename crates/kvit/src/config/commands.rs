@@ -117,7 +117,7 @@ const LISTS: [(&[Reader], &[&str]); 5] = [
             "ask_every_ms",
         ],
     ),
-    (&[Gateway], &["worker", "redispatch_max"]),
+    (&[Gateway], &["worker", "worker_refused_ms", "redispatch_max"]),
 ];
 
 /// The commands that read an option.

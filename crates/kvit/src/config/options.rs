@@ -186,6 +186,8 @@ options! {
         "How long a gateway may be silent before its runs are no longer scheduled; they keep their blocks. A worker that is silent for as long gets no new runs. At least twice `heartbeat_ms`.";
     lease_ms: u64, "MILLISECONDS" = 10_000,
         "How long after a gateway's last sign of life its runs end with `orphaned`. The longer of this and the gateway's own counts. Above `suspend_after_ms`.";
+    worker_refused_ms: u64, "MILLISECONDS" = 1_000,
+        "How long a worker's host must have refused new connections, at least twice and with no other answer between, before its callers are told `worker_lost`, except where their runs may go to another worker. That ends no run at the worker: its next life, or the lease, does. 0 for never: callers wait for those.";
     lease_max_ms: u64, "MILLISECONDS" = 300_000,
         "Longest lease that a gateway can ask a worker for; a worker's own `lease_ms` may be longer.";
     resend_after_ms: u64, "MILLISECONDS" = 200,

@@ -51,11 +51,4 @@ impl<R: Rules> Dispatch<R> {
         let deadlines = self.deadlines.iter().filter(|_| is_open).map(|deadline| deadline.at());
         [repeat, self.answer_ends(), queue, self.grace_until()].into_iter().flatten().chain(deadlines).min()
     }
-
-    /// Until when readers wait for the worker's word on a run that is wanted to end.
-    pub(super) fn answer_ends(&self) -> Option<Time> {
-        let is_ending = self.call.wanted().is_some() && self.call.outcome().is_none();
-        let since = self.observed.filter(|_| is_ending && !self.dismissed)?;
-        Some(since.after(self.config.answer_grace))
-    }
 }

@@ -106,9 +106,9 @@ pub enum Said {
     Accepted,
     /// A piece of the answer.
     Delta(Delta),
-    /// Nothing follows.
+    /// Nothing follows. Once a run.
     End {
-        /// How the run ended.
+        /// How the run ended; of one that is dismissed, how it will end as far as is known.
         outcome: Outcome,
         /// Its counts.
         usage: Usage,
@@ -134,13 +134,6 @@ pub enum DispatchEffect {
     },
     /// Tell every reader.
     Tell(Said),
-    /// The readers have waited long enough for the worker's word: tell them this end, and nothing after it.
-    Dismiss {
-        /// How the run will end, as far as is known here.
-        outcome: Outcome,
-        /// Its counts so far.
-        usage: Usage,
-    },
     /// The run waits for a worker: one is to be chosen for it as soon as there is one.
     Wait,
     /// Let go of everything but the record. Once a run.

@@ -1,4 +1,5 @@
-//! A gateway's side of its sessions with one worker: whether it is heard, which life of it answers, and when a life is over for good.
+//! A gateway's side of its sessions with one worker: whether it is heard, which life of it answers, whether its host refuses connections, and
+//! when a life is over for good.
 //!
 //! Invariant: `Lost` is said once for each tenure in which anything was sent, and after it nothing of that tenure is sent or delivered.
 // contract: C-2, C-3, C-9, C-10, C-20
@@ -9,6 +10,7 @@ use std::time::Duration;
 use super::SessionConfig;
 use super::frame::{ClockSample, Frame, Hello, PeerClock, Welcome};
 use super::lane::Lane;
+use super::refusals::Refusals;
 use crate::message::{Down, Up};
 use crate::{Incarnation, Time};
 
@@ -28,6 +30,12 @@ pub enum GatewayEffect {
     },
     /// Nothing was heard for `suspend_after`. It ends nothing (C-10).
     Silent,
+    /// Nobody listens where it was: its host has refused connections for `refused_after`. It ends nothing (C-9); whoever waits for a word of
+    /// this life need not wait longer.
+    Refused {
+        /// Which life.
+        incarnation: Incarnation,
+    },
     /// It was heard again.
     Back,
     /// That life holds nothing of ours any more, or never will again: a newer life answered, its lease ran out, or it began anew with us.
@@ -65,6 +73,7 @@ struct Known {
     lane: Lane<Down, Up>,
     heard: Time,
     silent: bool,
+    refusals: Refusals,
     clock: PeerClock,
     owes: bool,
     heartbeat_at: Time,
@@ -125,6 +134,23 @@ impl GatewaySide {
     /// Messages that changed nothing because they were of another life or tenure (C-3).
     pub const fn stale(&self) -> u64 {
         self.stale
+    }
+
+    /// A try to connect came to an end: its host refused it (it answered, and nobody listens there), or anything else, a connection included.
+    // contract: C-9, C-10
+    pub fn tried(&mut self, is_refused: bool, now: Time) -> Vec<GatewayEffect> {
+        let Some(known) = &mut self.known else { return Vec::new() };
+        if !is_refused {
+            known.refusals.broken();
+        } else if known.refusals.refused(self.config.refused_after, now) {
+            return vec![GatewayEffect::Refused { incarnation: known.life }];
+        }
+        Vec::new()
+    }
+
+    /// How long until a further refusal would tell something; `None` if none would. Another try later than that keeps callers waiting.
+    pub fn try_within(&self, now: Time) -> Option<Duration> {
+        self.known.as_ref()?.refusals.left(self.config.refused_after, now)
     }
 
     /// A connection is there: what is to be said on it first.
@@ -190,6 +216,7 @@ impl GatewaySide {
             lane: Lane::default(),
             heard: now,
             silent: false,
+            refusals: Refusals::default(),
             clock: PeerClock::new(welcome.stamp, now),
             owes: true,
             heartbeat_at: now,
@@ -245,7 +272,8 @@ impl GatewaySide {
     fn heard(&mut self, now: Time, out: &mut Vec<GatewayEffect>) {
         let Some(known) = &mut self.known else { return };
         known.heard = now;
-        if std::mem::take(&mut known.silent) {
+        let was_refused = known.refusals.over();
+        if std::mem::take(&mut known.silent) | was_refused {
             out.push(GatewayEffect::Back);
         }
     }

@@ -22,6 +22,7 @@ mod gateway_side;
 mod lane;
 mod leases;
 mod peer;
+mod refusals;
 mod saying;
 mod worker_io;
 mod worker_side;
@@ -44,6 +45,9 @@ pub struct SessionConfig {
     pub suspend_after: Duration,
     /// How long after a gateway's last sign of life its attempts end (C-9). Default 10 s.
     pub lease: Duration,
+    /// How long a worker's host must have refused new connections, again and again and without any other answer, before the gateway lets no
+    /// caller wait for that worker; 0 for never. It ends no attempt (C-9). Default 1 s.
+    pub refused_after: Duration,
     /// Longest lease that a gateway can ask a worker for. Default 5 min.
     pub lease_max: Duration,
     /// How long a message may be unacknowledged before it is sent again. Default 200 ms.
@@ -74,6 +78,7 @@ impl Default for SessionConfig {
             heartbeat: Duration::from_millis(50),
             suspend_after: Duration::from_millis(250),
             lease: Duration::from_secs(10),
+            refused_after: Duration::from_secs(1),
             lease_max: Duration::from_secs(300),
             resend_after: Duration::from_millis(200),
             resend_pause: Duration::from_millis(10),

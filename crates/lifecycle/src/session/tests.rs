@@ -204,6 +204,7 @@ impl World {
                 GatewayEffect::Deliver(up) => gateway.take(up),
                 GatewayEffect::Here { .. } => gateway.events.push("here"),
                 GatewayEffect::Silent => gateway.events.push("silent"),
+                GatewayEffect::Refused { .. } => gateway.events.push("refused"),
                 GatewayEffect::Back => gateway.events.push("back"),
                 GatewayEffect::Lost { .. } => gateway.events.push("lost"),
                 GatewayEffect::Close { .. } => gateway.events.push("close"),
@@ -683,7 +684,7 @@ fn a_lane_keeps_within_its_window_and_repeats_what_is_missing_at_once_and_all_af
     (1..=5).for_each(|n| lane.push(n));
     let sent = |lane: &mut Lane<u64, ()>, now: Time| {
         let pop = || lane.pop_due(&config, now);
-        std::iter::from_fn(pop).map(|(n, m)| if n == m { n } else { 0 }).collect::<Vec<_>>()
+        std::iter::from_fn(pop).take(9).map(|(n, m)| if n == m { n } else { 0 }).collect::<Vec<_>>()
     };
     assert_eq!(sent(&mut lane, Time(0)), [1, 2, 3]);
     lane.acknowledge(1, false, &config, Time(10));
@@ -736,6 +737,29 @@ fn what_comes_early_waits_for_its_turn() {
     assert_eq!(lane.accept(2, 'b', &config), []);
     assert_eq!(lane.accept(4, 'd', &config), []);
     assert_eq!((lane.accept(3, 'c', &config), lane.received()), (vec!['c', 'd'], 4));
+}
+
+#[test]
+fn what_is_asked_for_again_is_what_is_missing_and_nothing_else() {
+    let config = SessionConfig { window: 3, ..SessionConfig::default() };
+    let mut lane = Lane::<(), char>::default();
+    assert_eq!((lane.accept(4, 'd', &config), lane.take_missing()), (vec![], true), "beyond the window, so it and all before it");
+    assert_eq!((lane.accept(1, 'a', &config), lane.take_missing()), (vec!['a'], false));
+    assert_eq!((lane.accept(1, 'a', &config), lane.take_missing()), (vec![], false), "a doubled one is neither taken nor kept");
+    assert_eq!((lane.accept(2, 'b', &config), lane.received(), lane.take_missing()), (vec!['b'], 2, false));
+}
+
+#[test]
+fn of_what_comes_early_the_nearest_is_kept() {
+    let config = SessionConfig { early_max: 2, ..SessionConfig::default() };
+    let after = |early: &[u64]| {
+        let mut lane = Lane::<(), u64>::default();
+        early.iter().for_each(|number| assert_eq!(lane.accept(*number, *number, &config), []));
+        [1, 2, 3].map(|number| lane.accept(number, number, &config))
+    };
+    assert_eq!(after(&[5, 4]), [vec![1], vec![2], vec![3, 4, 5]], "where there is room nothing makes any");
+    assert_eq!(after(&[4, 5, 3]), [vec![1], vec![2, 3, 4], vec![]], "5 made room");
+    assert_eq!(after(&[3, 4, 5]), [vec![1], vec![2, 3, 4], vec![]], "and 5 makes nobody leave");
 }
 
 // A submit that was held on its way until after the lease: the gateway, which heard nothing for as long, has concluded and runs it elsewhere.
@@ -817,17 +841,22 @@ fn a_window_that_was_lost_comes_again_in_few_ways_there_and_back() {
     let (mut out, mut into) = (Lane::<u64, ()>::default(), Lane::<(), u64>::default());
     (1..=config.window).for_each(|n| out.push(n));
     let mut now = Time(1_000_000);
-    let sent: Vec<(u64, u64)> = std::iter::from_fn(|| out.pop_due(&config, now)).collect();
+    let most = 2 * config.window as usize;
+    let sent: Vec<(u64, u64)> = std::iter::from_fn(|| out.pop_due(&config, now)).take(most).collect();
     assert_eq!(sent.len() as u64, config.window);
     // Only the end of it arrives: as much as there is room for, and more.
     let mut taken: Vec<u64> = sent[200..].iter().flat_map(|(number, message)| into.accept(*number, *message, &config)).collect();
     assert!(taken.is_empty());
     let (mut ways, mut again) = (0, 0);
-    while into.received() < config.window {
+    for round in 0.. {
+        if into.received() >= config.window {
+            break;
+        }
+        assert!(round < 1000, "nothing comes any more");
         now = now.after(config.resend_pause);
         let missing = into.take_missing();
         out.acknowledge(into.received(), missing, &config, now);
-        let more: Vec<(u64, u64)> = std::iter::from_fn(|| out.pop_due(&config, now)).collect();
+        let more: Vec<(u64, u64)> = std::iter::from_fn(|| out.pop_due(&config, now)).take(most).collect();
         // Of the end of the window, which was thrown away and forgotten, only `resend_after` tells.
         ways += u32::from(!more.is_empty());
         again += more.len();
@@ -836,4 +865,71 @@ fn a_window_that_was_lost_comes_again_in_few_ways_there_and_back() {
     }
     assert!(taken.into_iter().eq(1..=config.window));
     assert!(again as u64 <= config.window + 64, "{again} sent again");
+}
+
+/// A gateway whose connection is cut, and how its tries to connect go from then on: each so many milliseconds after the one before.
+fn tried(tries: &[(u32, bool)]) -> World {
+    let mut w = World::new(&["a"]);
+    w.pass(20);
+    w.cut = true;
+    w.close(0);
+    for (later, is_refused) in tries {
+        w.pass(*later);
+        let now = w.now;
+        let effects = w.gateways[0].side.tried(*is_refused, now);
+        w.take_up(0, effects);
+    }
+    w
+}
+
+// contract: C-7, C-9, C-10
+#[test]
+fn a_worker_is_refused_once_connections_were_refused_for_long_enough_with_nothing_between() {
+    let is_refused = |tries: &[(u32, bool)]| tried(tries).gateways[0].events.contains(&"refused");
+    assert!(is_refused(&[(1, true), (1000, true)]));
+    assert!(is_refused(&[(1, true), (400, true), (400, true), (200, true)]));
+    assert!(!is_refused(&[(1, true), (999, true)]), "not for long enough");
+    assert!(!is_refused(&[(1200, true)]), "one alone is no row");
+    assert!(!is_refused(&[(1, true), (600, false), (600, true)]), "a try that came to nothing, or to a connection, is between");
+    assert!(!is_refused(&[(1, true), (1900, false), (2, true), (900, true)]), "a new row");
+    let mut world = tried(&[(1, true)]);
+    world.now = world.now.after(MS * 2001);
+    assert!(world.gateways[0].side.tried(true, world.now).is_empty(), "nobody looked in between");
+}
+
+// contract: C-9, C-10
+#[test]
+fn a_refused_worker_is_told_once_ends_nothing_and_is_back_when_it_is_heard() {
+    let mut w = tried(&[(1, true), (1000, true), (100, true), (100, true)]);
+    assert_eq!(w.gateways[0].events, ["here", "silent", "refused"]);
+    assert!(w.gateways[0].side.worker().is_some(), "its life is not over");
+    assert_eq!(w.gateways[0].side.try_within(w.now), None, "there is nothing more to be told");
+    w.cut = false;
+    w.open(0);
+    assert_eq!(w.gateways[0].events, ["here", "silent", "refused", "back"]);
+    w.pass(20);
+    w.cut = true;
+    w.close(0);
+    let _ = w.gateways[0].side.tried(true, w.now);
+    assert_eq!(w.gateways[0].side.try_within(w.now.after(MS * 300)), Some(MS * 700));
+    w.pass(1000);
+    let effects = w.gateways[0].side.tried(true, w.now);
+    w.take_up(0, effects);
+    assert_eq!(w.gateways[0].events[3..], ["back", "silent", "refused"], "a further row is told again");
+    w.pass(2000);
+    assert_eq!(w.gateways[0].events[6..], ["lost", "close"], "by its lease, and by nothing before");
+    assert!(w.gateways[0].side.tried(true, w.now).is_empty() && w.gateways[0].side.try_within(w.now).is_none());
+}
+
+#[test]
+fn with_no_time_to_be_refused_for_nothing_is_told() {
+    let mut side =
+        GatewaySide::new("a".into(), Incarnation(2), SessionConfig { refused_after: Duration::ZERO, ..SessionConfig::default() });
+    let mut worker = TestWorker::new(1, SessionConfig::default());
+    let (welcome, _) = worker.side.hello(&side.hello(Time(1)), Time(1)).expect("there is room");
+    let _ = side.welcome(&welcome, Time(1));
+    side.closed();
+    for s in 1..9 {
+        assert!(side.tried(true, Time(s * 500_000)).is_empty() && side.try_within(Time(s * 500_000)).is_none());
+    }
 }

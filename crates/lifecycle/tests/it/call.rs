@@ -183,8 +183,11 @@ fn words_about_another_attempt_change_nothing() {
 
 #[test]
 fn the_impossible_is_a_defect() {
-    let cases: [(&[CallEvent], CallEvent); 7] = [
+    let cases: [(&[CallEvent], CallEvent); 9] = [
         (&[], ACCEPTED),
+        // About the attempt that a call without any has: none.
+        (&[], WorkerAccepted { attempt: 0 }),
+        (&[Want(CLOSED)], WorkerAccepted { attempt: 0 }),
         // No worker knows of it, so none can say how it ended, not even rightly.
         (&[Want(CLOSED)], WorkerEnded { attempt: 0, cause: CLOSED }),
         (&[Want(CLOSED)], ACCEPTED),
@@ -304,4 +307,19 @@ fn a_run_that_waits_for_another_worker_is_decided_by_its_call_and_stays_unproven
     assert_eq!(call.apply(Want(CLOSED)), (Applied::Moved, vec![F::OutcomeSet { cause: CLOSED }]), "no cancel: nobody has it");
     assert_eq!(call.state(), CallState::Void { cause: CLOSED });
     assert_eq!(call.apply(Delivered(Delivery::None)).1, [F::Settle { proven: false }]);
+}
+
+// contract: C-23
+#[test]
+fn a_call_is_at_a_worker_from_its_dispatch_to_the_release_and_not_behind_a_loss() {
+    let is_at = |events: &[CallEvent]| after(events).0.is_at_worker();
+    for events in
+        [&[][..], &[Want(CLOSED)], &[DISPATCH, LOST], &AGAIN, &[DISPATCH, ENDED, RELEASED], &[Delivered(Delivery::None), Want(CLOSED)]]
+    {
+        assert!(!is_at(events), "{events:?}");
+    }
+    let back = WorkerHandedBack { attempt: 1, cause: Cause::Shutdown };
+    for events in [&[DISPATCH][..], &[DISPATCH, ACCEPTED], &[DISPATCH, back], &[DISPATCH, Want(CLOSED)], &[DISPATCH, ENDED]] {
+        assert!(is_at(events), "{events:?}");
+    }
 }

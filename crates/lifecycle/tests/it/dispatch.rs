@@ -55,7 +55,6 @@ pub(crate) fn words(effects: &[F]) -> Vec<String> {
         F::Tell(Said::Accepted) => "tell accepted".into(),
         F::Tell(Said::Delta(_)) => "tell delta".into(),
         F::Tell(Said::End { outcome, .. }) => format!("tell {}", outcome.cause),
-        F::Dismiss { outcome, .. } => format!("dismiss {}", outcome.cause),
         F::Wait => "wait".into(),
         F::Settle => "settle".into(),
     };
@@ -149,9 +148,70 @@ fn a_caller_is_told_after_a_while_and_the_run_goes_on_being_cancelled() {
     let mut run = live(DispatchConfig { cancel_repeat: Duration::from_secs(9), ..DispatchConfig::default() });
     let _ = run.want(Cause::CancelRequested, Time(0));
     assert_eq!(run.due(), Some(Time(2_000_000)));
-    assert_eq!(words(&run.tick(Time(2_000_000))), ["dismiss cancel_requested"]);
+    assert_eq!(words(&run.tick(Time(2_000_000))), ["Dismissed/1", "tell cancel_requested"]);
     assert!(run.tick(Time(2_000_001)).is_empty(), "once");
     assert_eq!(run.due(), Some(Time(9_000_000)), "the cancel");
+    // It has done its work meanwhile. That is the outcome; what the caller was told stands beside it.
+    assert!(run.take_in(ONE, 1, delta(1), Time(2_000_002)).is_empty(), "nothing is told behind an end");
+    assert_eq!(words(&run.take_in(ONE, 1, ended(Cause::Length), Time(2_000_003))), ["OutcomeSet/1", "Superseded/1"]);
+}
+
+#[test]
+fn a_caller_that_has_left_is_told_nothing_and_nothing_else_is_recorded() {
+    let mut run = live(DispatchConfig::default());
+    let _ = run.want(CLOSED, Time(0));
+    let _ = run.delivered(Delivery::None, Time(0));
+    assert!(words(&run.tick(Time(2_000_000))).iter().all(|word| word.starts_with("CancelSent") || word.starts_with("cancel")));
+    assert!(run.worker_refused(ONE.0, ONE.1, Time(2_000_000)).is_empty() && run.told(Cause::ClientDeadline).is_empty());
+}
+
+// contract: C-6
+#[test]
+fn the_end_that_the_last_reader_was_told_is_recorded_beside_the_outcome() {
+    let mut run = live(DispatchConfig::default());
+    assert_eq!(words(&run.told(Cause::ClientDeadline)), ["Dismissed/1"]);
+    let _ = run.want(Cause::ClientDeadline, Time(1));
+    assert!(run.told(Cause::ClientDeadline).is_empty(), "once");
+    let _ = run.delivered(Delivery::None, Time(1));
+    assert_eq!(words(&run.take_in(ONE, 1, ended(Cause::Stop), Time(2))), ["OutcomeSet/1", "Superseded/1"]);
+}
+
+// contract: C-6, C-7, C-9
+#[test]
+fn callers_of_a_refused_worker_are_told_and_its_attempts_are_not_over() {
+    let refused = |run: &mut Dispatch| words(&run.worker_refused(ONE.0, ONE.1, Time(9)));
+    let cancelled = ["AbandonmentObserved/1", "CancelSent/1", "cancel #1=4 to 0", "Dismissed/1", "tell worker_lost"];
+    let mut run = live(DispatchConfig::default());
+    let _ = run.take_in(ONE, 1, delta(1), Time(2));
+    assert!(run.worker_refused(ONE.0, TWO.1, Time(8)).is_empty() && run.worker_refused(TWO.0, TWO.1, Time(8)).is_empty());
+    assert_eq!(refused(&mut run), cancelled);
+    assert!(refused(&mut run).is_empty(), "once");
+    assert!(run.call().outcome().is_none() && run.call().needs_retry() && run.claims(ONE.0, ONE.1, 1), "nothing is decided");
+    assert_eq!(words(&run.delivered(Delivery::Partial, Time(10))), ["DeliveryEnded/1"]);
+    // Either its next life or its lease shows it lost, or it lives, and its engine decides.
+    let mut lost = run.clone();
+    assert_eq!(words(&lost.worker_lost(ONE.0, ONE.1, true, Time(11))), ["OutcomeSet/1", "Void/1", "Settled/1", "settle"]);
+    assert_eq!(lost.call().outcome(), Some(Cause::WorkerLost));
+    for decided in [Cause::WorkerLost, Cause::Length] {
+        let mut lives = run.clone();
+        assert!(words(&lives.take_in(ONE, 1, ended(decided), Time(11))).contains(&"OutcomeSet/1".to_owned()));
+        assert_eq!(words(&lives.take_in(ONE, 1, Word::Released, Time(12))), ["Settled/1", "settle"]);
+        assert_eq!((lives.call().outcome(), lives.call().is_voided()), (Some(decided), false));
+    }
+    // No policy would dispatch it again.
+    assert_eq!(refused(&mut live(DispatchConfig { redispatch_max: 0, ..DispatchConfig::default() })), cancelled);
+    // One may: it waits for what shows that worker's end.
+    let mut waits = live(DispatchConfig::default());
+    assert!(refused(&mut waits).is_empty() && waits.call().state() == CallState::Live);
+    assert_eq!(words(&waits.worker_lost(ONE.0, ONE.1, true, Time(11))), ["Void/1", "wait"]);
+    // Somebody had wanted its end: that is what is told.
+    let mut wanted = live(DispatchConfig::default());
+    let _ = wanted.want(Cause::CancelRequested, Time(2));
+    assert_eq!(refused(&mut wanted), ["Dismissed/1", "tell cancel_requested"]);
+    // It has been told already.
+    let mut over = live(DispatchConfig::default());
+    let _ = over.take_in(ONE, 1, ended(Cause::Stop), Time(2));
+    assert!(refused(&mut over).is_empty());
 }
 
 // contract: C-5, C-7, C-20
@@ -231,6 +291,8 @@ enum Input {
     Want(Cause),
     Word(bool, u32, u8),
     Lost(bool, bool),
+    Refused(bool),
+    Told,
     Delivered,
     Later(u32),
 }
@@ -241,7 +303,8 @@ fn input() -> impl Strategy<Value = Input> {
         1 => prop::sample::select(vec![CLOSED, Cause::CancelRequested, Cause::ClientDeadline, Cause::QueueFull]).prop_map(Input::Want),
         6 => (any::<bool>(), 1u32..4, 0u8..5).prop_map(|(two, attempt, word)| Input::Word(two, attempt, word)),
         2 => (any::<bool>(), any::<bool>()).prop_map(|(two, may)| Input::Lost(two, may)),
-        1 => Just(Input::Delivered),
+        1 => any::<bool>().prop_map(Input::Refused),
+        1 => prop::sample::select(vec![Input::Delivered, Input::Delivered, Input::Told]),
         2 => (0u32..400_000_000).prop_map(Input::Later),
     ]
 }
@@ -257,6 +320,7 @@ proptest! {
         let mut run = run(DispatchConfig { redispatch_max, ..DispatchConfig::default() });
         let (mut now, mut number, mut holder) = (Time(0), 0, None);
         let (mut ends, mut settles, mut deltas, mut submits) = (0, 0, 0, 0u32);
+        let (mut told, mut dismissed) = (None, None);
         for input in inputs {
             let one_of = |two: bool| if two { TWO } else { ONE };
             let settled = run.call().is_settled();
@@ -276,6 +340,8 @@ proptest! {
                     run.take_in(one_of(two), attempt, words[usize::from(word)].clone(), now)
                 }
                 Input::Lost(two, may_wait) => run.worker_lost(one_of(two).0, one_of(two).1, may_wait, now),
+                Input::Refused(two) => run.worker_refused(one_of(two).0, one_of(two).1, now),
+                Input::Told => run.told(Cause::ClientDeadline),
                 Input::Delivered => run.delivered(Delivery::None, now),
                 Input::Later(us) => {
                     now = now.after(Duration::from_micros(us.into()));
@@ -288,11 +354,21 @@ proptest! {
                         prop_assert!(!settled && Some(*worker) == holder, "{:?}", message);
                         submits += u32::from(matches!(message, Down::Submit(_)));
                     }
-                    F::Tell(Said::End { .. }) => ends += 1,
-                    F::Tell(Said::Delta(_)) => deltas += 1,
+                    F::Tell(Said::End { outcome, .. }) => {
+                        ends += 1;
+                        told = Some(outcome.cause);
+                    }
+                    F::Tell(said) => {
+                        deltas += u32::from(matches!(said, Said::Delta(_)));
+                        prop_assert!(ends == 0 && dismissed.is_none(), "nothing follows an end");
+                    }
+                    F::Journal { event: Event::Dismissed { cause }, .. } => {
+                        prop_assert!(dismissed.is_none() && was.outcome().is_none() && was.delivery().is_none());
+                        dismissed = Some(*cause);
+                    }
                     F::Settle => settles += 1,
                     F::Wait => {
-                        prop_assert!(deltas == 0 && was.wanted().is_none() && was.outcome().is_none(), "it could not be done anew");
+                        prop_assert!(deltas == 0 && dismissed.is_none() && was.wanted().is_none() && was.outcome().is_none(), "it could not be done anew");
                     }
                     _ => {}
                 }
@@ -300,7 +376,9 @@ proptest! {
             prop_assert!(was.outcome().is_none() || was.outcome() == run.call().outcome());
             prop_assert!(run.call().needs_retry() <= run.due().is_some(), "a cancel that was sent is looked at again");
         }
-        prop_assert_eq!(ends, usize::from(run.call().outcome().is_some()));
+        // One end is told, and the record has it: as the outcome, or as what was told before.
+        prop_assert!(ends <= 1 && (ends == 1 || run.call().outcome().is_none() || dismissed.is_some()));
+        prop_assert!(told.is_none() || told == dismissed.or(run.call().outcome()), "{:?}", told);
         prop_assert_eq!(settles, usize::from(run.call().is_settled()));
         prop_assert_eq!(submits, run.call().attempt());
         prop_assert!(submits <= redispatch_max + 1);
@@ -409,4 +487,42 @@ fn a_piece_that_comes_after_the_end_is_told_to_nobody() {
     // So the attempt that follows has everything that it needs.
     assert_eq!(words(&given_back.take_in(ONE, 1, Word::Released, Time(5))), ["wait"]);
     assert_eq!(words(&given_back.place(at(TWO, 9), Time(6)))[1], "submit #2 to 1");
+}
+
+// contract: C-6, C-20
+#[test]
+fn a_run_is_queued_until_a_worker_takes_it_on_and_waited_for_until_it_is_released_or_void() {
+    let stands = |run: &Dispatch| (run.is_queued(), run.is_released_or_void());
+    let mut run = run(DispatchConfig::default());
+    assert_eq!(stands(&run), (true, false), "it waits here");
+    let _ = run.place(at(ONE, 4), Time(0));
+    assert_eq!(stands(&run), (true, false), "it waits there");
+    let _ = run.take_in(ONE, 1, Word::Accepted { prompt_tokens: 3 }, Time(1));
+    assert_eq!(stands(&run), (false, false));
+    let mut back = run.clone();
+    let _ = back.take_in(ONE, 1, ended(Cause::Shutdown), Time(2));
+    assert_eq!(stands(&back), (true, false), "it will wait again");
+    let mut void = run.clone();
+    let _ = void.worker_lost(ONE.0, ONE.1, false, Time(2));
+    assert_eq!(stands(&void), (false, true), "nobody will ever say it");
+    let _ = run.want(CLOSED, Time(2));
+    assert_eq!(stands(&run), (false, false));
+    let _ = run.take_in(ONE, 1, ended(CLOSED), Time(3));
+    assert_eq!(stands(&run), (false, false), "ended is not released");
+    let _ = run.take_in(ONE, 1, Word::Released, Time(4));
+    assert_eq!(stands(&run), (false, true));
+    let _ = run.delivered(Delivery::None, Time(5));
+    assert!(run.call().is_settled());
+    assert_eq!(stands(&run), (false, true));
+}
+
+#[test]
+fn an_end_without_a_first_word_tells_that_a_worker_took_the_run_on_only_if_the_answer_is_whole() {
+    let ends = |cause: Cause| {
+        let mut run = run(DispatchConfig::default());
+        let _ = run.place(at(ONE, 4), Time(0));
+        words(&run.take_in(ONE, 1, ended(cause), Time(1)))
+    };
+    assert_eq!(ends(Cause::Stop), ["tell accepted", "OutcomeSet/1", "tell stop"]);
+    assert_eq!(ends(Cause::Invalid), ["OutcomeSet/1", "tell invalid"], "it was turned away");
 }

@@ -1,9 +1,12 @@
 //! The contract's words and ids: the table of causes, and what is an id and what is not.
 
+use lifecycle::event::{Event, Record};
 use lifecycle::id::{RUN_ID_MAX_LEN, TENANT_MAX_LEN};
-use lifecycle::message::Snapshot;
+use lifecycle::message::{Receipt, Snapshot};
 use lifecycle::params::{Params, STOP_MAX_LEN, STOPS_MAX};
-use lifecycle::{Cause, Delivery, Guarantee, IdError, Incarnation, Outcome, OutcomeKind, Phase, RunId, Tenant};
+use lifecycle::{
+    AttemptId, Cause, Delivery, Guarantee, IdError, Incarnation, Outcome, OutcomeKind, Phase, RunId, RunKey, StepId, Tenant, Time,
+};
 
 /// The contract's table, as it is written there.
 const TABLE: [(OutcomeKind, &str); 5] = [
@@ -139,4 +142,40 @@ fn an_account_is_conserved_if_its_parts_are_the_whole() {
     assert!(whole.is_conserved());
     let (less, more) = (Snapshot { total: 32, ..whole.clone() }, Snapshot { total: 30, ..whole });
     assert!(!less.is_conserved() && !more.is_conserved());
+}
+
+// contract: C-5
+#[test]
+fn a_record_names_its_attempt_if_it_is_about_one() {
+    let key = RunKey { tenant: Tenant::default(), run: RunId::parse("r").expect("an id") };
+    let about = |run: Option<RunKey>, attempt| Record { at: Time(1), run, attempt, event: Event::Attached }.attempt();
+    assert_eq!(about(Some(key.clone()), 0), None, "none exists yet");
+    for attempt in [1, 2] {
+        assert_eq!(about(Some(key.clone()), attempt), Some(AttemptId { key: key.clone(), attempt }));
+    }
+    assert_eq!(about(None, 1), None, "the worker as a whole");
+}
+
+// contract: C-20
+#[test]
+fn a_worker_s_words_about_an_attempt_cross_and_no_others() {
+    let cause = Cause::ClientClosed;
+    let crosses = [
+        Event::PrefillStart,
+        Event::CancelApplied { cause, phase: Phase::Decode },
+        Event::Orphaned,
+        Event::AttemptEnded { outcome: Outcome::of(cause) },
+        Event::Released { receipt: Receipt::default() },
+    ];
+    assert!(crosses.iter().all(Event::crosses));
+    let stays = [
+        // The gateway's own.
+        Event::OutcomeSet { outcome: Outcome::of(cause) },
+        Event::Settled { proven: true },
+        Event::Void { worker: Incarnation(1) },
+        // The worker as a whole.
+        Event::StepDone { step: StepId(1), rows: 1, dropped: 0 },
+        Event::StaleMessage,
+    ];
+    assert!(!stays.iter().any(Event::crosses));
 }

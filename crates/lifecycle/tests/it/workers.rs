@@ -1,9 +1,13 @@
 //! The workers that a gateway knows: who is chosen, and what becomes of one that goes and comes back.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use lifecycle::message::ModelInfo;
-use lifecycle::{Incarnation, Load, Presence, WorkerIndex, Workers};
+use lifecycle::session::ClockSample;
+use lifecycle::{Incarnation, Load, Presence, Time, WorkerIndex, Workers};
+
+const CLOCK: ClockSample = ClockSample { offset_us: 5, error: Duration::from_micros(2), at: Time(3) };
 
 fn model(id: &str) -> ModelInfo {
     ModelInfo { id: id.into(), context: 100, default_max_tokens: 50, created: 0 }
@@ -58,10 +62,34 @@ fn who_is_not_here_or_drains_gets_nothing_and_a_lost_device_is_the_last_choice()
     assert_eq!(workers.all_devices_lost(), Some("it broke"));
     let words: Vec<_> = workers.iter().map(|(_, known)| known.word()).collect();
     assert_eq!(words, ["silent", "draining", "here", "lost"]);
+    assert!(workers.is_any_here() && !workers.are_gone(), "one is, whatever its device can do");
     workers.heard(WorkerIndex(0), true);
     assert_eq!(workers.choose("m", loads(&busy)), Some(WorkerIndex(0)));
     assert!(workers.lost(WorkerIndex(0), Incarnation(0)) && workers.lost(WorkerIndex(2), Incarnation(2)));
     assert_eq!((workers.choose("m", loads(&busy)), workers.is_any_here(), workers.are_gone()), (None, false, false));
+}
+
+// contract: C-3 C-9
+#[test]
+fn who_is_refused_gets_nothing_and_is_not_over() {
+    let mut workers = here(2);
+    let worker = WorkerIndex(0);
+    assert!(!workers.refused(worker, Incarnation(7)), "another life");
+    assert!(workers.refused(worker, Incarnation(0)) && !workers.refused(worker, Incarnation(0)), "news once");
+    assert_eq!(workers.choose("m", loads(&[(0, 0), (9, 9)])), Some(WorkerIndex(1)));
+    workers.heard(worker, false);
+    assert_eq!(workers.get(worker).map(lifecycle::WorkerState::word), Some("refused"), "silence says less");
+    assert!(workers.is_current(worker, Incarnation(0)), "its words count when it is heard");
+    assert!(workers.lost(WorkerIndex(1), Incarnation(1)) && !workers.is_any_here() && !workers.are_gone());
+    workers.heard(worker, true);
+    assert_eq!(workers.choose("m", loads(&[])), Some(worker));
+    assert!(workers.refused(worker, Incarnation(0)));
+    assert_eq!(workers.here(worker, Incarnation(5), model("m"), name("w0")), Some(Incarnation(0)), "fenced by a newer one");
+    assert!(workers.refused(worker, Incarnation(5)) && workers.lost(worker, Incarnation(5)));
+    assert!(!workers.refused(worker, Incarnation(5)), "it is over");
+    let _ = workers.here(worker, Incarnation(6), model("m"), name("w0"));
+    assert!(workers.refused(worker, Incarnation(6)));
+    assert_eq!(workers.gone(worker), Some(Incarnation(6)));
 }
 
 // contract: C-3
@@ -80,10 +108,12 @@ fn a_life_that_is_over_speaks_no_more_and_another_may_come() {
     assert_eq!(workers.here(worker, Incarnation(1), model("m"), name("w0")), None, "the former one was over already");
     workers.drains(worker);
     workers.device_lost(worker, "it broke".into());
+    workers.clock(worker, CLOCK);
     assert_eq!(workers.here(worker, Incarnation(1), model("m"), name("w0")), None);
     assert!(workers.get(worker).is_some_and(|known| known.draining && known.device_lost.is_some()), "the same life, the same state");
+    assert_eq!(workers.get(worker).and_then(|known| known.clock), Some(CLOCK), "and the same clock");
     assert_eq!(workers.here(worker, Incarnation(2), model("m"), name("w0")), Some(Incarnation(1)), "fenced by a newer one");
-    assert!(workers.get(worker).is_some_and(|known| !known.draining && known.device_lost.is_none()));
+    assert!(workers.get(worker).is_some_and(|known| !known.draining && known.device_lost.is_none() && known.clock.is_none()));
     assert_eq!(workers.gone(worker), Some(Incarnation(2)));
     assert_eq!((workers.gone(worker), workers.here(worker, Incarnation(3), model("m"), name("w0"))), (None, None));
     assert!(workers.are_gone() && !workers.is_current(worker, Incarnation(3)));
@@ -99,5 +129,10 @@ fn models_are_known_once_and_names_are_told_apart() {
     assert_eq!(models, ["m", "other"]);
     assert_eq!(workers.choose("other", loads(&[])), Some(third));
     assert_eq!(workers.get(third).map(|known| &*known.name), Some("w1~2"));
+    // Whoever has its name alone keeps it, and so does one that comes again.
+    let _ = workers.here(WorkerIndex(1), Incarnation(10), model("m"), name("w1"));
+    let names: Vec<_> = workers.iter().map(|(_, known)| known.name.to_string()).collect();
+    assert_eq!(names, ["w0", "w1", "w1~2"]);
     assert_eq!((workers.len(), workers.is_empty()), (3, false));
+    assert_eq!((Workers::default().len(), Workers::default().is_empty()), (0, true));
 }

@@ -254,7 +254,7 @@ fn what_is_held_is_shown_by_kind_and_the_journal_with_its_limits() {
         }))
     };
     let process = Some(Process { resident_bytes: 5 << 20, open_fds: 12, threads: 6 });
-    let samples = page(&Holdings { calls: 3, questions: 1, tasks: 9, process });
+    let samples = page(&Holdings { calls: 3, questions: 1, tasks: 9, process, store: None });
     let expected = [
         ("kvit_worker_held{kind=\"attempts\"}", 1.0),
         ("kvit_worker_held{kind=\"owners\"}", 2.0),

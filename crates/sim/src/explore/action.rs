@@ -65,6 +65,8 @@ pub enum Action {
     Attach,
     /// The worker is told again that the session is lost, or that it is there.
     SessionAgain,
+    /// New connections to the worker have been refused for `refused_after`.
+    Refused,
     /// The worker's lease for the gateway is over.
     LeaseOver,
     /// The gateway concludes that the lease is over.
@@ -115,6 +117,7 @@ impl Action {
             Action::Cut => "the session is lost, and suspend_after passes".into(),
             Action::Attach => "a new session attaches".into(),
             Action::SessionAgain => "the engine is told again how the session stands".into(),
+            Action::Refused => "the worker's host refuses connections for refused_after".into(),
             Action::LeaseOver => "the worker's lease for the gateway ends".into(),
             Action::Conclude => "the gateway concludes that the lease is over".into(),
             Action::Restart => "the worker dies and begins a new life, all its blocks anew".into(),

@@ -53,6 +53,7 @@ impl<R: Rules> World<R> {
             Action::Cut
             | Action::Attach
             | Action::SessionAgain
+            | Action::Refused
             | Action::LeaseOver
             | Action::Conclude
             | Action::Restart
@@ -102,7 +103,7 @@ impl<R: Rules> World<R> {
                     self.take_end_at_once(run);
                 }
                 DispatchEffect::Settle => self.gate.runs[at].settled += 1,
-                DispatchEffect::Tell(Said::Accepted) | DispatchEffect::Dismiss { .. } | DispatchEffect::Wait => {}
+                DispatchEffect::Tell(Said::Accepted) | DispatchEffect::Wait => {}
             }
         }
     }
@@ -111,7 +112,13 @@ impl<R: Rules> World<R> {
         let run = usize::from(of.run);
         self.check_leaving(of.run, &event);
         match event {
+            Event::Dismissed { cause } => {
+                self.note(|s| format!("{}'s readers are told {cause}", s.setup.runs[run].name));
+                self.marks.add(Mark::Dismissed);
+                self.gate.runs[run].dismissed = true;
+            }
             Event::OutcomeSet { outcome } => {
+                self.check_outcome(of.run, outcome.cause);
                 self.note(|s| format!("{} is {}: {}", s.setup.runs[run].name, outcome.kind(), outcome.cause));
                 self.gate.runs[run].outcomes += 1;
                 if self.gate.runs[run].number == 0 {

@@ -240,8 +240,26 @@ impl<R: Rules> World<R> {
         }
     }
 
+    /// The outcome, which is what its readers are told, or were told otherwise by a record.
+    // contract: C-6
+    pub(super) fn check_outcome(&mut self, run: u8, cause: Cause) {
+        let state = &self.gate.runs[usize::from(run)];
+        match state.end.filter(|told| *told != cause) {
+            Some(_) if state.dismissed => self.marks.add(Mark::ToldOtherwise),
+            Some(told) => {
+                let name = self.scene.setup.runs[usize::from(run)].name;
+                self.violate("C-6", format!("{name}'s readers were told {told}, its outcome is {cause}, and no record says so"));
+            }
+            None => {}
+        }
+    }
+
     /// The end that the readers are told.
     pub(super) fn check_end(&mut self, run: u8, cause: Cause) {
+        if self.gate.runs[usize::from(run)].end.is_some() {
+            let name = self.scene.setup.runs[usize::from(run)].name;
+            self.violate("C-6", format!("{name}'s readers are told a second end"));
+        }
         let setup = &self.scene.setup.runs[usize::from(run)];
         let whole = self.gate.runs[usize::from(run)].told.iter().all(|told| match setup.stop {
             Stop::Never => told.len() == setup.cap as usize,

@@ -100,6 +100,10 @@ impl<R: Rules> World<R> {
         if b.sessions_again > 0 && !self.cut.attempts.is_empty() {
             all.push(Action::SessionAgain);
         }
+        if b.refused > 0 && (cut || self.gate.life != self.worker.life) && self.gate.runs.iter().any(|r| r.dispatch().call().is_at_worker())
+        {
+            all.push(Action::Refused);
+        }
         if cut {
             all.push(Action::Attach);
             if self.worker.orphaned {

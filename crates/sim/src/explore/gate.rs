@@ -29,6 +29,8 @@ pub struct Run<R: Rules> {
     pub told: Vec<Vec<u32>>,
     /// The end that they were told.
     pub end: Option<Cause>,
+    /// It was told before the outcome, and is recorded as that.
+    pub dismissed: bool,
     /// How often an outcome was written.
     pub outcomes: u8,
     /// How often it was settled.
@@ -75,11 +77,13 @@ impl<R: Rules> Run<R> {
         let params = Params { n: of.n, ..Params::default() };
         let work = Work { prompt: Prompt::Tokens(Vec::new()), params };
         let dispatch = Arc::new(Dispatch::new(id.key.clone(), work, deadlines, config, Time::ZERO).on_disconnect(of.policy));
+        let told = vec![Vec::new(); of.n as usize];
         let mut run = Run {
             dispatch,
             print: 0,
-            told: vec![Vec::new(); of.n as usize],
+            told,
             end: None,
+            dismissed: false,
             outcomes: 0,
             settled: 0,
             left: 0,
@@ -191,6 +195,12 @@ impl<R: Rules> Gate<R> {
         self.runs[run].change(|dispatch| dispatch.worker_lost(WORKER, Incarnation(u128::from(life)), true, now))
     }
 
+    /// Nobody listens where the known life of the worker was.
+    pub fn refused(&mut self, run: usize, life: u8) -> Vec<DispatchEffect> {
+        let now = self.now();
+        self.runs[run].change(|dispatch| dispatch.worker_refused(WORKER, Incarnation(u128::from(life)), now))
+    }
+
     /// The caller's answer is over.
     pub fn delivered(&mut self, run: usize, delivery: lifecycle::Delivery) -> Vec<DispatchEffect> {
         let now = self.now();
@@ -212,7 +222,7 @@ impl<R: Rules> Gate<R> {
     pub fn hash_state<H: Hasher>(&self, out: &mut H) {
         (self.life, self.next_number, self.stops, self.late).hash(out);
         for run in &self.runs {
-            (run.print, &run.told, run.end, run.outcomes, run.settled, run.left, run.number, run.life, run.voided).hash(out);
+            (run.print, &run.told, run.end, run.dismissed, run.outcomes, run.settled, run.left, run.number, run.life, run.voided).hash(out);
             (run.reads, run.late).hash(out);
         }
     }

@@ -103,6 +103,18 @@ impl<R: Rules> World<R> {
                     self.input(if self.worker.cut { Input::Suspend { attempt } } else { Input::Attach { attempt } });
                 }
             }
+            Action::Refused => {
+                self.budget.refused -= 1;
+                let life = self.gate.life;
+                for run in 0..self.gate.runs.len() {
+                    let effects = self.gate.refused(run, life);
+                    let call = self.gate.runs[run].dispatch().call();
+                    if effects.is_empty() && matches!(call.state(), CallState::Dispatched | CallState::Live) {
+                        self.marks.add(Mark::RefusedWaits);
+                    }
+                    self.at_gate(run as u8, effects);
+                }
+            }
             Action::LeaseOver => {
                 self.budget.leases -= 1;
                 self.worker.orphaned = true;

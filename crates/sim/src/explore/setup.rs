@@ -82,6 +82,8 @@ pub struct Budget {
     pub cuts: u8,
     /// The engine is told again that the session is lost, or there.
     pub sessions_again: u8,
+    /// The host of a worker that is not heard refuses connections for long enough, be the worker dead or not.
+    pub refused: u8,
     /// The lease of a lost session ends.
     pub leases: u8,
     /// The worker's process dies and another life of it begins.

@@ -235,6 +235,17 @@ fn sessions() -> Vec<Setup> {
             ..Setup::new("lease", "the session is cut; the lease ends, for the worker or for both", vec![one().answers(1, 2)])
         },
         Setup {
+            near: false,
+            fine_steps: false,
+            redispatch: 1,
+            budget: Budget { cuts: 1, leases: 1, restarts: 1, refused: 1, ..budget },
+            ..Setup::new(
+                "refused",
+                "the worker is not heard and its host refuses connections, be it dead or alive; it is heard again, begins anew, or is given up",
+                vec![one().answers(1, 2).leaves(&[BY_NAME])],
+            )
+        },
+        Setup {
             blocks: 4,
             redispatch: 1,
             slow_tokeniser: true,
@@ -304,6 +315,25 @@ pub fn large() -> Vec<Setup> {
             redispatch: 1,
             budget: Budget { cuts: 2, leases: 1, losses: 1, ..budget },
             ..Setup::new("large-lease", "the session is cut twice and loses a frame; the lease ends", vec![one().answers(1, 2)])
+        },
+        Setup {
+            near: false,
+            fine_steps: false,
+            redispatch: 1,
+            slow_reader: true,
+            budget: Budget { cuts: 1, leases: 1, restarts: 1, refused: 1, ..budget },
+            ..Setup::new(
+                "large-refused",
+                "a refused worker, and a caller that leaves in two ways and reads slowly",
+                vec![one().answers(1, 2).leaves(&[CLOSED, BY_NAME])],
+            )
+        },
+        Setup {
+            near: false,
+            fine_steps: false,
+            redispatch: 1,
+            budget: Budget { restarts: 1, refused: 1, ..budget },
+            ..Setup::new("large-refused-two", "the worker of two runs dies, and its host refuses connections", vec![one(), two()])
         },
     ]
 }

@@ -134,6 +134,9 @@ impl<R: Rules> World<R> {
             Effect::Ended { attempt, outcome, .. } => {
                 let Some(of) = Try::of(&attempt, names) else { return };
                 self.note(|s| format!("{} ends: {}", s.word(of), outcome.cause));
+                if outcome.cause == Cause::WorkerLost {
+                    self.marks.add(Mark::RefusedLives);
+                }
                 self.ended(of, outcome.cause);
                 self.say(Up::Ended(of, outcome.cause));
             }

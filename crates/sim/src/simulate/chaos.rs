@@ -21,6 +21,7 @@ pub(super) enum Chaos {
     HalfOpen { link: Link, gateway_sees: bool, worker_sees: bool },
     Pause { process: Process, lasts: u64 },
     Crash { process: Process, lasts: u64 },
+    Refuse { worker: usize, lasts: u64 },
     Drain { worker: usize },
     DeviceLost { worker: usize },
 }
@@ -30,12 +31,12 @@ pub(super) fn plan(seed: u64, scenario: &Scenario) -> Vec<(u64, Chaos)> {
     use FaultKind as K;
     let mut all = Vec::new();
     let lease = scenario.session.lease.as_micros() as u64;
-    let kinds = [K::Partition, K::Clog, K::Cut, K::HalfOpen, K::Pause, K::GatewayCrash, K::WorkerCrash, K::Drain, K::DeviceLost];
+    let kinds = [K::Partition, K::Clog, K::Cut, K::HalfOpen, K::Pause, K::GatewayCrash, K::WorkerCrash, K::Drain, K::DeviceLost, K::Refuse];
     for kind in kinds {
         let mut rng = Rng::of(seed, 100 + kind as u64);
         let most = match kind {
             K::DeviceLost | K::Drain => 1,
-            K::GatewayCrash | K::WorkerCrash => u64::from(scenario.hardness) * 2,
+            K::GatewayCrash | K::WorkerCrash | K::Refuse => u64::from(scenario.hardness) * 2,
             _ => u64::from(scenario.hardness) * 4,
         };
         if !scenario.faults.has(kind) {
@@ -60,6 +61,7 @@ pub(super) fn plan(seed: u64, scenario: &Scenario) -> Vec<(u64, Chaos)> {
                     K::Pause => Chaos::Pause { process, lasts },
                     K::GatewayCrash => Chaos::Crash { process: Process::Gateway(link.gateway), lasts },
                     K::WorkerCrash => Chaos::Crash { process: worker, lasts },
+                    K::Refuse => Chaos::Refuse { worker: link.worker, lasts },
                     K::Drain => Chaos::Drain { worker: link.worker },
                     _ => Chaos::DeviceLost { worker: link.worker },
                 },
@@ -104,6 +106,14 @@ impl<R: Rules> World<R> {
                 let kind = if matches!(process, Process::Gateway(_)) { FaultKind::GatewayCrash } else { FaultKind::WorkerCrash };
                 self.fault(kind);
                 self.crash(process, lasts);
+            }
+            Chaos::Refuse { worker, lasts } => {
+                self.fault(FaultKind::Refuse);
+                self.tell(|| format!("worker-{} is unreachable, its host refuses connections for {} ms", worker + 1, lasts / MS));
+                self.workers[worker].refuses_until = self.now + lasts;
+                for link in self.links_of(Process::Worker(worker)) {
+                    self.cut(link, Some(MS), Some(MS));
+                }
             }
             Chaos::Drain { worker } => self.drain(worker),
             Chaos::DeviceLost { worker } => self.lose_device(worker),

@@ -68,6 +68,11 @@ pub(super) enum Event {
         session: Session,
         welcome: Option<Box<Welcome>>,
     },
+    /// The worker's host answers that nobody listens there.
+    Refused {
+        link: Link,
+        session: Session,
+    },
     ClosedAtGateway {
         link: Link,
         session: Session,
@@ -132,6 +137,7 @@ impl Event {
             Event::Down { link, .. } | Event::Hello { link, .. } | Event::ClosedAtWorker { link, .. } => Some(Process::Worker(link.worker)),
             Event::Up { link, .. }
             | Event::Welcome { link, .. }
+            | Event::Refused { link, .. }
             | Event::ClosedAtGateway { link, .. }
             | Event::Connect { link, .. }
             | Event::GiveUp { link, .. } => Some(Process::Gateway(link.gateway)),
@@ -167,6 +173,7 @@ impl Event {
             Event::Exit { .. } => 20,
             Event::Heal => 21,
             Event::Look => 22,
+            Event::Refused { .. } => 23,
         }
     }
 }

@@ -58,6 +58,8 @@ kinds! {
     DeviceLost = "device_lost",
     /// Clocks differ, and each goes up to half a per cent too fast or too slow.
     Drift = "drift",
+    /// A worker lives, its connections are cut, and its host refuses new ones for a while, as when a proxy is gone.
+    Refuse = "refuse",
 }
 
 /// Some kinds of faults.

@@ -43,8 +43,6 @@ pub(super) struct Entry<R: Rules> {
     /// Whether the caller was given anything.
     pub told: bool,
     pub gone: bool,
-    /// It was told an end before the worker's word came: what comes later has no reader.
-    pub dismissed: bool,
 }
 
 /// One process.
@@ -94,6 +92,7 @@ impl<R: Rules> World<R> {
         match event {
             Event::Up { link, session, frame } => self.frame_up(link, session, *frame),
             Event::Welcome { link, session, welcome } => self.welcome(link, session, welcome),
+            Event::Refused { link, session } if self.is_newest(link, session) => self.refused(link),
             Event::ClosedAtGateway { link, session } if self.is_newest(link, session) => {
                 self.gateways[g].links[link.worker].side.closed();
                 self.gateways[g].links[link.worker].open = false;
@@ -101,6 +100,11 @@ impl<R: Rules> World<R> {
             }
             Event::Connect { link, session } if self.is_newest(link, session) => self.connect(link),
             Event::GiveUp { link, session } if self.is_newest(link, session) => {
+                let known = &self.gateways[g].links[link.worker];
+                if !known.open {
+                    // Neither a welcome nor a refusal came: that is between two refusals.
+                    self.tried(link, false);
+                }
                 let known = &self.gateways[g].links[link.worker];
                 if !known.open || known.side.state() == LinkState::Silent {
                     self.close(link);
@@ -152,10 +156,25 @@ impl<R: Rules> World<R> {
         self.reconnect(link, 50 * MS);
     }
 
+    /// A try to connect came to an end.
+    fn tried(&mut self, link: Link, is_refused: bool) {
+        let gateway = &mut self.gateways[link.gateway];
+        let now = gateway.shell.clock.local(self.now);
+        let effects = gateway.links[link.worker].side.tried(is_refused, now);
+        self.gateway_does(link, effects);
+    }
+
+    fn refused(&mut self, link: Link) {
+        self.gateways[link.gateway].links[link.worker].side.closed();
+        self.tried(link, true);
+        self.reconnect(link, 100 * MS);
+    }
+
     fn welcome(&mut self, link: Link, session: Session, welcome: Option<Box<Welcome>>) {
         if !self.is_newest(link, session) || self.gateways[link.gateway].links[link.worker].open {
             return;
         }
+        self.tried(link, false);
         let gateway = &mut self.gateways[link.gateway];
         let (known, now) = (&mut gateway.links[link.worker], gateway.shell.clock.local(self.now));
         let Some(welcome) = welcome else {
@@ -217,6 +236,19 @@ impl<R: Rules> World<R> {
                         && let Some(life) = self.gateways[g].links[w].side.worker()
                     {
                         self.lose(link, life, now);
+                    }
+                }
+                GatewayEffect::Refused { incarnation } => {
+                    self.tell(|| format!("{link}: nobody listens where the worker was"));
+                    self.oracle.met.refused += 1;
+                    if self.gateways[g].workers.refused(index, incarnation) {
+                        let runs: Vec<usize> = self.gateways[g].runs.keys().copied().collect();
+                        for run in runs {
+                            self.act(g, run, |d| d.worker_refused(index, incarnation, now));
+                        }
+                    }
+                    if self.sabotage == Sabotage::RefusedIsTheEnd {
+                        self.lose(link, incarnation, now);
                     }
                 }
                 GatewayEffect::Back => {

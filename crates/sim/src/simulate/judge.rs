@@ -99,7 +99,8 @@ impl<R: Rules> World<R> {
         let after = |left: Option<u64>| left.is_some_and(|left| passed >= left);
         let reason = match cause {
             Cause::Stop | Cause::Length => true,
-            Cause::WorkerLost => last.is_some_and(|a| a.fenced) || !here,
+            // The worker itself may end it, if it lives and its gateway had no longer waited for it.
+            Cause::WorkerLost => last.is_some_and(|a| a.fenced || self.oracle.has_refused(a.worker)) || !here,
             Cause::Orphaned => last.is_some_and(|a| a.orphaned),
             Cause::DeviceError => !here || worker.is_some_and(|w| w.device_faults > 0),
             Cause::WorkerError | Cause::CannotFit => !here || worker.is_some_and(|w| w.hung > 0),

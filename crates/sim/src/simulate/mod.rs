@@ -58,6 +58,8 @@ pub enum Sabotage {
     ReleaseIsForgotten,
     /// A gateway takes a silent worker for lost.
     SilenceIsTheEnd,
+    /// A gateway takes a worker whose host refuses connections for lost.
+    RefusedIsTheEnd,
     /// A gateway disclaims what it is asked about.
     EverythingIsDisclaimed,
     /// A worker takes the words of an earlier life for those that it waits for.

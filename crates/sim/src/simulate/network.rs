@@ -70,7 +70,7 @@ impl<R: Rules> World<R> {
             return;
         }
         // A connection is opened or it is not: only what passes on it suffers.
-        let opens = matches!(event, Event::Hello { .. } | Event::Welcome { .. });
+        let opens = matches!(event, Event::Hello { .. } | Event::Welcome { .. } | Event::Refused { .. });
         if lost {
             self.fault(FaultKind::Loss);
             return;

@@ -59,6 +59,8 @@ pub(super) struct Oracle {
     names: BTreeMap<RunKey, usize>,
     /// Cancels that a worker's life acknowledged for attempts that it did not know.
     tombstones: BTreeSet<(usize, Incarnation, AttemptId)>,
+    /// Workers whose hosts have refused somebody.
+    refusing: BTreeSet<usize>,
     /// What was met on the way, so that a quiet run is seen to be quiet.
     pub met: Met,
 }
@@ -80,6 +82,10 @@ pub struct Met {
     pub orphaned: u64,
     /// Lives of workers that a gateway gave up.
     pub lost: u64,
+    /// Times at which a worker's host had refused connections for long enough.
+    pub refused: u64,
+    /// Runs whose readers were told an end before there was an outcome.
+    pub dismissed: u64,
     /// Second and later attempts.
     pub again: u64,
     /// Messages of another life or tenure.
@@ -99,6 +105,8 @@ impl std::ops::AddAssign for Met {
         self.attached += more.attached;
         self.orphaned += more.orphaned;
         self.lost += more.lost;
+        self.refused += more.refused;
+        self.dismissed += more.dismissed;
         self.again += more.again;
         self.stale += more.stale;
         self.tombstones += more.tombstones;
@@ -126,6 +134,7 @@ impl Oracle {
             names: scenario.runs.iter().enumerate().map(|(i, plan)| (plan.key.clone(), i)).collect(),
             runs: scenario.runs.iter().map(truth).collect(),
             tombstones: BTreeSet::new(),
+            refusing: BTreeSet::new(),
             met: Met::default(),
         }
     }
@@ -143,6 +152,16 @@ impl Oracle {
 
     pub fn run(&self, attempt: &AttemptId) -> Option<usize> {
         self.names.get(&attempt.key).copied()
+    }
+
+    /// A worker's host refuses a connection.
+    pub fn refuses(&mut self, worker: usize) {
+        self.refusing.insert(worker);
+    }
+
+    /// Whether a worker's host has ever done that.
+    pub fn has_refused(&self, worker: usize) -> bool {
+        self.refusing.contains(&worker)
     }
 
     /// What the device is told of whose row it is: the run, and in the last bits the attempt.

@@ -82,20 +82,13 @@ impl<R: Rules> World<R> {
                 DispatchEffect::Journal { event, .. } => self.journalled(g, run, &event),
                 DispatchEffect::Tell(Said::Accepted) | DispatchEffect::Wait => {}
                 DispatchEffect::Tell(Said::Delta(delta)) => {
-                    let Some(entry) = self.gateways[g].runs.get_mut(&run).filter(|e| !e.dismissed) else { continue };
-                    entry.told = true;
+                    if let Some(entry) = self.gateways[g].runs.get_mut(&run) {
+                        entry.told = true;
+                    }
                     self.oracle.delivered(run, delta.sequence, &delta.tokens);
                 }
                 DispatchEffect::Tell(Said::End { .. }) => {
                     self.oracle.end_told(run);
-                    let at = self.now + self.misc.between(100, 20 * MS);
-                    self.at(at, Event::Read { run, gateway: g, life });
-                }
-                DispatchEffect::Dismiss { .. } => {
-                    self.oracle.end_told(run);
-                    if let Some(entry) = self.gateways[g].runs.get_mut(&run) {
-                        entry.dismissed = true;
-                    }
                     let at = self.now + self.misc.between(100, 20 * MS);
                     self.at(at, Event::Read { run, gateway: g, life });
                 }
@@ -120,6 +113,10 @@ impl<R: Rules> World<R> {
             Journalled::Settled { proven } => {
                 self.tell(|| format!("gateway-{}: {} settled{}", g + 1, called(run), if *proven { "" } else { ", its release unproven" }));
                 self.judge_settled(run, *proven);
+            }
+            Journalled::Dismissed { cause } => {
+                self.tell(|| format!("gateway-{}: {}'s readers are told {cause}", g + 1, called(run)));
+                self.oracle.met.dismissed += 1;
             }
             Journalled::HandedBack => self.oracle.handed_back(run),
             Journalled::Defect { what } => self.oracle.fail("C-4", || format!("{}: the gateway's machine refused: {what}", called(run))),
@@ -158,7 +155,7 @@ impl<R: Rules> World<R> {
         self.oracle.accepted(run, g, life, self.now);
         let gateway = &mut self.gateways[g];
         gateway.last_order += 1;
-        gateway.runs.insert(run, Entry { key, dispatch, order: gateway.last_order, told: false, gone: false, dismissed: false });
+        gateway.runs.insert(run, Entry { key, dispatch, order: gateway.last_order, told: false, gone: false });
         self.place_waiting(g, now);
     }
 

@@ -73,7 +73,8 @@ impl Scenario {
         let mut rng = Rng::of(seed, 1);
         let faults = FaultSet::choose(&mut rng).without(without);
         let (gateways, workers) = (rng.between(1, 3) as usize, rng.between(1, 3) as usize);
-        let session = session(&mut rng);
+        let mut session = session(&mut rng);
+        session.refused_after = Duration::from_micros(Rng::of(seed, 6).pick(&[0, 100 * MS, 300 * MS, 1000 * MS]));
         let lease = session.lease.as_micros() as u64;
         let safety = rng.between(lease * 3 / 2, lease * 3).max(1500 * MS);
         let dispatch = DispatchConfig {

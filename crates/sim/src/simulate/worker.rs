@@ -34,6 +34,8 @@ pub(super) struct WorkerProcess<R: Rules> {
     pub side: WorkerSide,
     pub engine: Engine<R>,
     pub device: SimulatedDevice,
+    /// Until when its host refuses new connections.
+    pub refuses_until: u64,
     /// The newest connection of each gateway, and whose words it has last heard and when, by gateway and life.
     pub sessions: BTreeMap<usize, Session>,
     pub tenures: BTreeMap<usize, u64>,
@@ -59,6 +61,7 @@ impl<R: Rules> WorkerProcess<R> {
             side: WorkerSide::new(name, shell.life, scenario.session),
             engine: Engine::with_rules(scenario.engine.clone(), scenario.limits),
             device: SimulatedDevice::new(scenario.limits.blocks_total, scenario.limits.slots),
+            refuses_until: 0,
             sessions: BTreeMap::new(),
             tenures: BTreeMap::new(),
             heard: BTreeMap::new(),

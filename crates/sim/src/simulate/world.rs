@@ -230,17 +230,23 @@ impl<R: Rules> World<R> {
         } else if !shell.alive {
             return self.at_dead(event);
         }
+        if let (Event::Hello { link, .. }, false) = (&event, self.healed)
+            && self.workers[link.worker].refuses_until > now
+        {
+            return self.at_dead(event);
+        }
         match process {
             Process::Gateway(g) => self.at_gateway(g, event),
             Process::Worker(w) => self.at_worker(w, event),
         }
     }
 
-    /// Nobody is there. Whoever opens a connection is told so.
+    /// Nobody is there. Whoever opens a connection is told so by the host.
     fn at_dead(&mut self, event: Event) {
         if let Event::Hello { link, hello } = event {
             let session = (hello.incarnation, hello.session);
-            self.transmit(link, true, session, Event::Welcome { link, session, welcome: None });
+            self.oracle.refuses(link.worker);
+            self.transmit(link, true, session, Event::Refused { link, session });
         }
     }
 

@@ -261,8 +261,8 @@ impl Held {
         // Only texts of this crate come here.
         let sql = sqlx::raw_sql(sqlx::AssertSqlSafe(sql.to_owned()));
         match &mut self.connection {
-            Some(Connection::Sqlite(c)) => drop((&mut **c).execute(sql).await?),
-            Some(Connection::Postgres(c)) => drop((&mut **c).execute(sql).await?),
+            Some(Connection::Sqlite(c)) => (&mut **c).execute(sql).await.map(|_| ())?,
+            Some(Connection::Postgres(c)) => (&mut **c).execute(sql).await.map(|_| ())?,
             None => {}
         }
         Ok(())

@@ -33,11 +33,13 @@ pub(crate) async fn open(config: &StoreConfig, seal: &Seal, wakes: broadcast::Se
     let options = PgConnectOptions::from_str(&config.url).map_err(|e| StoreError::Open(e.to_string()))?;
     let limit_ms = config.operation.as_millis().to_string();
     // The server, too, gives up on whoever is not there any more: a lock must not outlive the gateway that held it.
-    let options = options
+    let mut options = options
         .options([("statement_timeout", &limit_ms), ("lock_timeout", &limit_ms), ("idle_in_transaction_session_timeout", &limit_ms)])
-        .application_name("kvit")
         .statement_cache_capacity(STATEMENTS)
         .disable_statement_logging();
+    if options.get_application_name().is_none() {
+        options = options.application_name("kvit");
+    }
     let pool = |connections: u32, wait: Duration| {
         let pool = PgPoolOptions::new().max_connections(connections).acquire_timeout(wait).test_before_acquire(false);
         pool.max_lifetime(None).idle_timeout(Duration::from_secs(600))

@@ -16,7 +16,7 @@ const MIGRATIONS: [&str; 2] = [include_str!("../../migrations/0001.sql"), includ
 const SQLITE_HAS: &str = "SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = 'kvit_schema'";
 const POSTGRES_HAS: &str = "SELECT 1::bigint WHERE to_regclass('kvit_schema') IS NOT NULL";
 const VERSION: &str = "SELECT version, key_check FROM kvit_schema";
-const MADE: &str = "INSERT INTO kvit_schema (one, version, key_check) VALUES (1, $1, $2)";
+const MADE: &str = "INSERT INTO kvit_schema (one, version, key_check, logs) VALUES (1, $1, $2, 0)";
 const MIGRATED: &str = "UPDATE kvit_schema SET version = $1";
 
 /// Brings the schema to this version and checks the key.

@@ -24,13 +24,12 @@ use crate::{StoreConfig, StoreError};
 
 /// Statements that a connection keeps prepared; there are about forty.
 const STATEMENTS: usize = 128;
-/// What is written right after the log was emptied: its first write waits for the disk, and shall not be a commit's.
-const FIRST_WRITE: &str = "UPDATE kvit_schema SET version = version";
+/// What is written right after the log was emptied: its first write waits for the disk, and shall not be a commit's. (SQLite would notice an
+/// UPDATE that changes nothing, and write nothing.)
+const FIRST_WRITE: &str = "UPDATE kvit_schema SET logs = logs + 1";
 
 /// The file, held.
 pub(crate) struct File {
-    /// Unlocked when it is closed, by whatever ends this process.
-    _lock: OsFile,
     log: Arc<Log>,
 }
 
@@ -97,10 +96,12 @@ pub(crate) async fn open(config: &StoreConfig, seal: &Seal) -> Result<(Db, File)
     let readers = pool(config.connections.max(1)).connect_lazy_with(options.pragma("query_only", "ON"));
     let db = Db::Sqlite { writer, readers };
     schema::migrate(&db, seal).await?;
+    // What a death left in the log; and the first commit finds a log that was begun.
+    carry_over(&db).await?;
     let log = Log { path: beside(&path, "-wal"), erased: AtomicBool::new(false), over: AtomicBool::new(false), end: Notify::new() };
     let log = Arc::new(log);
-    tokio::spawn(look_after(db.clone(), log.clone(), config.clone()));
-    Ok((db, File { _lock: lock, log }))
+    tokio::spawn(look_after(db.clone(), lock, log.clone(), config.clone()));
+    Ok((db, File { log }))
 }
 
 /// The lock, and the file: readable by its owner only, which its log inherits.
@@ -124,8 +125,9 @@ fn lock(path: &Path) -> Result<OsFile, StoreError> {
     Ok(lock)
 }
 
-/// Carries the log over whenever it is long, or holds what was deleted; at the end, too.
-async fn look_after(db: Db, log: Arc<Log>, config: StoreConfig) {
+/// Carries the log over whenever it is long, or holds what was deleted; at the end, too. The lock is held until the last connection is closed;
+/// whatever else ends this process ends the lock.
+async fn look_after(db: Db, lock: OsFile, log: Arc<Log>, config: StoreConfig) {
     loop {
         let _ = tokio::time::timeout(config.checkpoint, log.end.notified()).await;
         let over = log.over.load(Ordering::SeqCst);
@@ -138,7 +140,8 @@ async fn look_after(db: Db, log: Arc<Log>, config: StoreConfig) {
             }
         }
         if over {
-            return db.close(Duration::from_secs(1)).await;
+            db.close(Duration::from_secs(1)).await;
+            return drop(lock);
         }
     }
 }

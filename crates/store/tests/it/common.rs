@@ -37,8 +37,15 @@ impl Place {
         connection.execute(AssertSqlSafe(format!("DROP SCHEMA IF EXISTS {schema} CASCADE; CREATE SCHEMA {schema}"))).await.unwrap();
         connection.close().await.unwrap();
         let sign = if url.contains('?') { '&' } else { '?' };
-        let config = StoreConfig::at(format!("{url}{sign}options[search_path]={schema}"));
-        Some(Place { config, folder: None })
+        let config = StoreConfig::at(format!("{url}{sign}options[search_path]={schema}&application_name={schema}"));
+        Some(Place { config, folder: Some(tempfile::tempdir().unwrap()) })
+    }
+
+    /// A file with a key, in this place's folder.
+    pub fn key_file(&self, name: &str, byte: u8) -> PathBuf {
+        let path = self.folder().join(name);
+        std::fs::write(&path, [byte; 32]).unwrap();
+        path
     }
 
     pub async fn open(&self) -> Arc<dyn RunStore> {
@@ -72,6 +79,13 @@ pub const RETENTION_MS: i64 = 1000;
 pub async fn sqlite() -> Option<(Arc<dyn RunStore>, Place)> {
     let mut place = Place::sqlite();
     place.config.retention = Duration::from_millis(RETENTION_MS as u64);
+    Some((place.open().await, place))
+}
+
+pub async fn sealed() -> Option<(Arc<dyn RunStore>, Place)> {
+    let mut place = Place::sqlite();
+    place.config.retention = Duration::from_millis(RETENTION_MS as u64);
+    place.config.key_file = Some(place.key_file("key", 7));
     Some((place.open().await, place))
 }
 

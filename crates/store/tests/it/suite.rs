@@ -13,6 +13,7 @@ macro_rules! on_every_store {
     ($($name:ident),+ $(,)?) => {
         on_every_store!(@ memory $($name),+);
         on_every_store!(@ sqlite $($name),+);
+        on_every_store!(@ sealed $($name),+);
         on_every_store!(@ postgres $($name),+);
     };
     (@ $kind:ident $($name:ident),+) => {
@@ -172,7 +173,7 @@ async fn one_outcome_for_ever(store: Arc<dyn RunStore>) {
     let usage = Usage { prompt: 3, cached_prompt: 2, generated: 1 };
     let outcome = Outcome::because(Cause::DeviceError, "it broke");
     let last = Some(event(2));
-    let done = Write::End { attempt: attempt("r", 1), owner: A, outcome: outcome.clone(), usage, last, now_ms: 10 };
+    let done = Write::End { attempt: attempt("r", 1), owner: A, outcome: outcome.clone(), usage, last, hooks: Vec::new(), now_ms: 10 };
     assert_eq!(one(&store, done.clone()).await, Wrote::Done);
     let ended = run(&store, "r").await;
     assert_eq!((ended.outcome.as_ref(), ended.usage, ended.ended_ms, ended.last_event), (Some(&outcome), usage, Some(10), 2));

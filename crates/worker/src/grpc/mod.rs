@@ -22,6 +22,7 @@ use tonic::transport::Server;
 
 use crate::door::Door;
 use incoming::Incoming;
+pub use incoming::Listener;
 use service::Service;
 
 /// The limits of a worker's gRPC server.
@@ -33,13 +34,14 @@ pub struct GrpcConfig {
     pub sessions_max: usize,
     /// Snapshots and drains that are answered at once. Default 16.
     pub questions_max: usize,
-    /// How long a stream may be open before its hello. Default 5 s.
+    /// How long a connection may take to begin, and a stream may be open before its hello. Default 5 s.
     pub hello_timeout: Duration,
     /// Frames of one session that wait for the engine thread; each counts once more for every 16 KiB of it. Default 1024.
     pub inbox_max: u32,
     /// Frames for one session that wait for its connection; what is more is dropped, and comes again. Default 1024.
     pub outlet_max: usize,
-    /// How often an idle connection is asked whether anybody is there, and how long it may take to answer. Default 5 s.
+    /// How often an idle connection is asked whether anybody is there, and how long it may take to answer; one that takes nothing of what is
+    /// sent to it is closed after twice as long. Default 5 s.
     pub keepalive: Duration,
     /// How long, after it was told to stop, connections may take to end. Default 1 s.
     pub closing: Duration,
@@ -77,7 +79,7 @@ pub enum ServeError {
 /// The socket fails.
 pub async fn serve(
     door: Door,
-    listener: tokio::net::TcpListener,
+    listener: impl Listener,
     config: GrpcConfig,
     session: SessionConfig,
     model: ModelInfo,
@@ -107,7 +109,7 @@ pub async fn serve(
         .add_service(health_service)
         .add_service(reflection)
         .add_service(worker)
-        .serve_with_incoming_shutdown(Incoming::new(listener, config.connections_max), told.notified());
+        .serve_with_incoming_shutdown(Incoming::new(listener, config), told.notified());
     let mut server = std::pin::pin!(server);
     let served = tokio::select! {
         served = &mut server => served,

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use serde_json::Value;
 
 use super::relay::Relay;
-use super::{Probe, alone, ended, finish, gateway, metric, slow_worker};
+use super::{Probe, alone, ended, finish, gateway, metric, slow_worker, states};
 use crate::server::{Caller, Server, chat_body, lasting_model};
 
 const TOKENS: u32 = 120;
@@ -34,6 +34,8 @@ fn a_session_cut_for_two_seconds_loses_no_token_and_wastes_none() {
         assert_eq!((cut.step, cut.attempts[0].state, cut.active), (first.step, "suspended", first.active), "it keeps its blocks and waits");
         std::thread::sleep(Duration::from_millis(20));
     }
+    // Its connections are taken and closed: that is no evidence that nobody is there.
+    assert_eq!((states(&gateway), &gateway.run("cut")["told"]), (vec!["silent".to_owned()], &Value::Null));
     relay.mend();
     let (rest, error) = finish(&mut caller);
     text.push_str(&rest);

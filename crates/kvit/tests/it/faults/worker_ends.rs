@@ -7,8 +7,9 @@ use lifecycle::message::{Receipt, Up};
 use lifecycle::session::Frame;
 use serde_json::{Value, json};
 
+use super::relay::Relay;
 use super::tap::Tap;
-use super::{Probe, SLOWLY, alone, ended, finish, gateway, metric, over, slow_worker, text_of, until};
+use super::{Probe, SLOWLY, alone, ended, finish, gateway, metric, over, slow_worker, states, text_of, until};
 use crate::server::{Caller, Server, chat_body, lasting_model};
 use crate::worker::Process;
 
@@ -66,7 +67,7 @@ fn callers_of_a_killed_worker_are_told_when_its_next_life_answers() {
     let worker = slow_worker(&lasting_model(), &["--max-running", "2"]);
     let address = worker.address.clone();
     // Its lease tells nobody anything for ten minutes.
-    let gateway = gateway(&[&address], &["--lease-ms", "600000"]);
+    let gateway = gateway(&[&address], &["--lease-ms", "600000", "--worker-refused-ms", "0"]);
     let Callers { mut streams, mut whole, waits } = ask(&gateway);
     kill(worker);
     let worker = revived(&address);
@@ -86,13 +87,84 @@ fn callers_of_a_killed_worker_are_told_when_its_next_life_answers() {
     assert_eq!(metric(&gateway, "kvit_run_outcomes_total"), 3);
 }
 
+/// The gateway's view of a run whose worker may still be somewhere: its readers have been told, and nothing else is over.
+fn is_told(gateway: &Server, id: &str, delivery: &str) {
+    let run = gateway.wait_run(id, "end its delivery", |run| run["delivery"] == delivery);
+    assert_eq!((&run["outcome"], &run["state"], &run["told"]), (&Value::Null, &json!("stopping"), &json!("worker_lost")), "{run:#}");
+    assert_eq!((&run["settled"], &run["released"], &run["guarantee"]), (&json!(false), &json!(false), &Value::Null), "{run:#}");
+    let traced = crate::run(&["trace", id, "--server", &format!("http://127.0.0.1:{}", gateway.port)]);
+    assert!(traced.out.contains("readers were told: worker_lost"), "{}", traced.out);
+}
+
+// contract: C-6, C-7, C-9
+#[test]
+fn callers_of_a_killed_worker_are_told_while_nobody_listens_there() {
+    let texts = alone(&lasting_model(), &[("Hi there", 8)]);
+    let worker = slow_worker(&lasting_model(), &["--max-running", "2"]);
+    let address = worker.address.clone();
+    // Neither its lease nor a next life tells anybody anything.
+    let gateway = gateway(&[&address], &["--lease-ms", "600000"]);
+    let Callers { mut streams, mut whole, waits } = ask(&gateway);
+    kill(worker);
+    assert_eq!(finish(&mut streams).1.as_deref(), Some("worker_lost"));
+    let (status, answer) = whole.answer();
+    assert_eq!((status, &answer["error"]["code"]), (500, &json!("worker_lost")), "{answer}");
+    // It is not given up: no attempt is void, none is dispatched again.
+    assert_eq!(states(&gateway), ["refused"]);
+    is_told(&gateway, "streams", "partial");
+    is_told(&gateway, "whole", "none");
+    let run = gateway.run("waits");
+    assert_eq!((&run["outcome"], &run["told"], &run["attempt"]), (&Value::Null, &Value::Null, &json!(1)), "it may go to another: {run:#}");
+    // A new run is taken on as where no worker is.
+    let mut next = Caller::chat(&gateway, "next", &chat_body("Hi there", 8, false));
+    let run = gateway.wait_run("next", "be accepted", |run| run["object"] == "run");
+    assert_eq!((&run["state"], &run["attempt"]), (&json!("queued"), &json!(0)), "{run:#}");
+    let (status, head, _) = gateway.request("GET", "/health/ready", None, None);
+    assert_eq!((status, head.to_lowercase().contains("retry-after")), (503, true), "{head}");
+    assert_eq!(metric(&gateway, "kvit_run_outcomes_total"), 0);
+    let worker = revived(&address);
+    is_lost(&gateway, "streams");
+    is_lost(&gateway, "whole");
+    assert_eq!(gateway.run("streams")["told"], "worker_lost");
+    is_answered(&gateway, waits, &texts[0]);
+    assert_eq!(next.answer().0, 200);
+    let cut = Probe::of(&worker).until_at_rest();
+    assert_eq!(cut.orphaned_attempts, 0, "it never had anything of the former life's");
+    over(&gateway, "next");
+    assert_eq!((metric(&gateway, "kvit_defects_total"), metric(&gateway, "kvit_run_outcomes_total")), (0, 4));
+}
+
+// contract: C-4, C-6, C-9
+#[test]
+fn a_worker_that_lives_behind_a_refusing_host_ends_the_run_itself() {
+    let worker = slow_worker(&lasting_model(), &[]);
+    let (probe, relay) = (Probe::of(&worker), Relay::to(&worker.address));
+    let gateway = gateway(&[&relay.address], &["--lease-ms", "300000"]);
+    let mut caller = Caller::chat(&gateway, "r", &chat_body("Hello", 12_000, true));
+    caller.read_tokens(2);
+    relay.refuse();
+    assert_eq!(finish(&mut caller).1.as_deref(), Some("worker_lost"));
+    is_told(&gateway, "r", "partial");
+    // The worker keeps its blocks and waits, as after any cut.
+    let cut = probe.until_run("r", "suspended");
+    assert!(cut.active > 0 && cut.orphaned_attempts == 0, "{cut:?}");
+    relay.listen();
+    let run = gateway.settled("r");
+    assert_eq!((ended(&run), &run["attempt"], &run["guarantee"]), (("failed", "worker_lost"), &json!(1), &json!("confirmed")), "{run:#}");
+    assert!(run["milestones"]["cancel_received"].is_number() && run["milestones"]["released"].is_number(), "by the engine: {run:#}");
+    probe.until_at_rest();
+    assert_eq!(Caller::chat(&gateway, "next", &chat_body("Hi", 4, false)).answer().0, 200, "it is here again");
+    gateway.settled("next");
+    assert_eq!((metric(&gateway, "kvit_defects_total"), metric(&gateway, "kvit_run_outcomes_total")), (0, 2));
+}
+
 // field: F-25
 #[test]
 fn callers_of_a_killed_worker_are_told_by_its_lease_when_no_life_answers() {
     let texts = alone(&lasting_model(), &[("Hi there", 8)]);
     let worker = slow_worker(&lasting_model(), &["--max-running", "2", "--lease-ms", "1500"]);
     let address = worker.address.clone();
-    let gateway = gateway(&[&address], &["--lease-ms", "1500"]);
+    let gateway = gateway(&[&address], &["--lease-ms", "1500", "--worker-refused-ms", "0"]);
     let Callers { mut streams, mut whole, waits } = ask(&gateway);
     kill(worker);
     assert_eq!(finish(&mut streams).1.as_deref(), Some("worker_lost"));
@@ -125,7 +197,8 @@ fn late_messages_of_a_killed_workers_life_change_nothing() {
     let (probe, stale) = (Probe::of(&worker), metric(&gateway, "kvit_stale_messages_total"));
     let stale_there = probe.cut().stale_messages;
     // All that the former life ever said, and what it might say of the run of now, as the next message of the lane of now.
-    let newest = tap.ups().pop().expect("a frame");
+    // A heartbeat has no number.
+    let newest = tap.ups().into_iter().rev().find(|frame| frame.number > 0).expect("a frame with a message");
     let old = old_ups.last().expect("a frame").from;
     assert!(old < newest.from);
     let attempt = lifecycle::AttemptId { key: gateway_key("second"), attempt: 1 };

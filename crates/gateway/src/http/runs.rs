@@ -126,13 +126,6 @@ async fn cancelled(calls: &Arc<Calls>, key: &RunKey, query: Params) -> Result<Re
                 ApiError::field("wait_ms", format!("must be a whole number of milliseconds from 0 to {}", max.as_millis()))
             })?,
         };
-    let until = tokio::time::Instant::now() + wait;
     calls.cancel_anywhere(key, wait).await.map_err(ApiError::store)?;
-    // What the store cannot say now it says in the view, or later: the cancel itself is done.
-    if let Some(keeper) = &calls.keeper
-        && let Err(why) = calls.end_effects(keeper, key, until).await
-    {
-        tracing::warn!(run = %key.run, %why, "a cancelled run's effects are not looked at");
-    }
     view(calls, key).await
 }

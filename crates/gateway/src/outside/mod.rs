@@ -21,6 +21,7 @@ use std::time::Duration;
 
 use store::{Hook, StoreError, Survives, Write, Wrote};
 use tokio::sync::{Notify, Semaphore};
+use tokio::task::JoinSet;
 
 pub(crate) use effects::{Intended, NotMoved};
 pub(crate) use end::Ending;
@@ -102,13 +103,15 @@ impl Outside {
 impl Calls {
     /// Sends what is due, for as long as the gateway serves.
     pub(crate) async fn send_outside(self: &Arc<Self>, keeper: &Arc<Keeper>) {
+        let mut sending = JoinSet::new();
         loop {
+            while sending.try_join_next().is_some() {}
             // News that come while this looks are kept.
             match keeper.store.due_hooks(now_ms(), DUE_MAX).await {
                 Ok(due) => {
                     let is_more = due.len() == DUE_MAX;
                     for hook in due {
-                        if self.take(keeper, hook).await.is_none() {
+                        if self.take(keeper, hook, &mut sending).await.is_none() {
                             return;
                         }
                     }
@@ -123,14 +126,14 @@ impl Calls {
     }
 
     /// Takes one thing that is due and sends it in a task of its own. `None` once nothing more is begun.
-    async fn take(self: &Arc<Self>, keeper: &Arc<Keeper>, mut hook: Hook) -> Option<()> {
+    async fn take(self: &Arc<Self>, keeper: &Arc<Keeper>, mut hook: Hook, sending: &mut JoinSet<()>) -> Option<()> {
         let permit = self.outside.room.clone().acquire_owned().await.ok()?;
         let longest = if hook.url == TOOLS { self.config.outside.tool_timeout_max } else { self.config.outside.webhook_timeout };
         if keeper.retake(&mut hook, longest).await != Ok(true) {
             return Some(());
         }
         let (calls, keeper) = (self.clone(), keeper.clone());
-        tokio::spawn(async move {
+        sending.spawn(async move {
             match hook.url == TOOLS {
                 true => calls.call_tools(&keeper, hook).await,
                 false => calls.send_webhook(&keeper, hook).await,

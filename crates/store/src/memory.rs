@@ -4,11 +4,12 @@
 //!
 //! Invariant: what it answers is what the trait says, in the plainest words that say it.
 
+mod outside;
+
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use async_trait::async_trait;
-use lifecycle::effect::{may_begin, not_begun};
-use lifecycle::{AttemptId, Cause, Incarnation, Outcome, OutcomeKind, RunKey, Tenant};
+use lifecycle::{AttemptId, Cause, Incarnation, Outcome, RunKey, Tenant};
 use tokio::sync::broadcast;
 
 use crate::sql::accept::{joinable, names};
@@ -78,11 +79,6 @@ impl Memory {
     }
 }
 
-/// Whether an effect of this run may begin.
-fn begins(run: &StoredRun) -> bool {
-    may_begin(run.outcome.as_ref().map(Outcome::kind), run.wanted.is_some())
-}
-
 impl State {
     fn kept(&self, key: &RunKey) -> Option<&Kept> {
         self.runs.iter().find(|kept| kept.run.key == *key)
@@ -111,37 +107,9 @@ impl State {
                 kept.run.attempt += 1;
                 Wrote::Done
             }
-            Write::Append { attempt, owner, events } => {
-                let Some(kept) = self.current(&attempt, owner) else { return self.stands(&attempt.key) };
-                let numbers: Vec<u64> = events.iter().map(|event| event.number).collect();
-                let expected: Vec<u64> = (kept.run.last_event + 1..).take(events.len()).collect();
-                if events.is_empty() || numbers != expected {
-                    return self.stands(&attempt.key);
-                }
-                kept.run.last_event += events.len() as u64;
-                kept.events.extend(events);
-                wakes.push(Wake::Moved(attempt.key));
-                Wrote::Done
-            }
+            Write::Append { attempt, owner, events } => self.append(attempt, owner, events, wakes),
             Write::End { attempt, owner, outcome, usage, last, hooks, now_ms } => {
-                let Some(kept) = self.current(&attempt, owner) else { return self.stands(&attempt.key) };
-                if last.as_ref().is_some_and(|last| last.number != kept.run.last_event + 1) {
-                    return self.stands(&attempt.key);
-                }
-                let reason = outcome.reason.as_deref().map(storable);
-                kept.run.outcome = Some(Outcome { cause: outcome.cause, reason });
-                (kept.run.usage, kept.run.ended_ms) = (usage, Some(now_ms));
-                kept.run.last_event += last.iter().len() as u64;
-                kept.events.extend(last);
-                if outcome.kind() != OutcomeKind::Completed {
-                    for effect in kept.effects.iter_mut().filter(|effect| effect.state == EffectState::Intended) {
-                        (effect.state, effect.updated_ms) = (EffectState::Failed, now_ms);
-                        effect.detail = Some(not_begun(Some(outcome.kind())).as_bytes().to_vec());
-                    }
-                }
-                wakes.push(Wake::Moved(attempt.key));
-                hooks.into_iter().for_each(|hook| self.hook(hook));
-                Wrote::Done
+                self.end((attempt, owner), (outcome, usage), (last, hooks), (now_ms, wakes))
             }
             Write::Record { run, delivery, record } => match self.kept_mut(&run).filter(|kept| kept.run.outcome.is_some()) {
                 None => self.stands(&run),
@@ -184,14 +152,44 @@ impl State {
                 self.hook(hook);
                 Wrote::Done
             }
-            Write::HookTaken { id, from_ms, due_ms } => {
-                let due = |there: &&mut Outbox| there.hook.id == storable(&id) && !there.over && there.hook.due_ms == from_ms;
-                let Some(taken) = self.hooks.iter_mut().find(due) else { return Wrote::Absent };
-                taken.hook.due_ms = due_ms;
-                Wrote::Done
-            }
+            Write::HookTaken { id, from_ms, due_ms } => self.hook_taken(&storable(&id), from_ms, due_ms),
             Write::HookTried { id, due_ms, last } => self.hook_tried(&storable(&id), due_ms, &last),
         }
+    }
+
+    fn append(&mut self, attempt: AttemptId, owner: Incarnation, events: Vec<StoredEvent>, wakes: &mut Vec<Wake>) -> Wrote {
+        let Some(kept) = self.current(&attempt, owner) else { return self.stands(&attempt.key) };
+        let numbers: Vec<u64> = events.iter().map(|event| event.number).collect();
+        let expected: Vec<u64> = (kept.run.last_event + 1..).take(events.len()).collect();
+        if events.is_empty() || numbers != expected {
+            return self.stands(&attempt.key);
+        }
+        kept.run.last_event += events.len() as u64;
+        kept.events.extend(events);
+        wakes.push(Wake::Moved(attempt.key));
+        Wrote::Done
+    }
+
+    fn end(
+        &mut self,
+        (attempt, owner): (AttemptId, Incarnation),
+        (outcome, usage): (Outcome, lifecycle::message::Usage),
+        (last, hooks): (Option<StoredEvent>, Vec<Hook>),
+        (now_ms, wakes): (i64, &mut Vec<Wake>),
+    ) -> Wrote {
+        let Some(kept) = self.current(&attempt, owner) else { return self.stands(&attempt.key) };
+        if last.as_ref().is_some_and(|last| last.number != kept.run.last_event + 1) {
+            return self.stands(&attempt.key);
+        }
+        let reason = outcome.reason.as_deref().map(storable);
+        kept.run.outcome = Some(Outcome { cause: outcome.cause, reason });
+        (kept.run.usage, kept.run.ended_ms) = (usage, Some(now_ms));
+        kept.run.last_event += last.iter().len() as u64;
+        kept.events.extend(last);
+        kept.begin_no_effect(outcome.kind(), now_ms);
+        wakes.push(Wake::Moved(attempt.key));
+        hooks.into_iter().for_each(|hook| self.hook(hook));
+        Wrote::Done
     }
 
     fn accept(&mut self, new: NewRun) -> Wrote {
@@ -252,71 +250,6 @@ impl State {
         kept.events.clear();
         for effect in &mut kept.effects {
             (effect.description, effect.detail) = (String::new(), None);
-        }
-        Wrote::Done
-    }
-
-    fn intend(&mut self, run: &RunKey, mut effect: Effect, max: usize) -> Wrote {
-        let Some(kept) = self.kept_mut(run) else { return Wrote::Absent };
-        (effect.key, effect.kind) = (storable(&effect.key), storable(&effect.kind));
-        if kept.run.erased {
-            (effect.description, effect.detail) = (String::new(), None);
-        }
-        if let Some(there) = kept.effects.iter().find(|there| there.key == effect.key) {
-            return Wrote::Effect(there.clone());
-        }
-        if effect.state.is_begun() && !begins(&kept.run) {
-            return Wrote::Stands(Box::new(kept.run.clone()));
-        }
-        if kept.effects.len() >= max {
-            return Wrote::Full;
-        }
-        kept.effects.push(effect.clone());
-        Wrote::Effect(effect)
-    }
-
-    fn move_effect(
-        &mut self,
-        (run, key): (&RunKey, &str),
-        from: &[EffectState],
-        (to, detail): (EffectState, Option<Vec<u8>>),
-        now_ms: i64,
-    ) -> Wrote {
-        let Some(kept) = self.kept_mut(run) else { return Wrote::Absent };
-        let (erased, begins) = (kept.run.erased, begins(&kept.run));
-        let Some(effect) = kept.effects.iter_mut().find(|effect| effect.key == storable(key)) else { return Wrote::Absent };
-        if !from.contains(&effect.state) || (to == EffectState::Submitted && !begins) {
-            return Wrote::EffectStands(effect.clone());
-        }
-        (effect.state, effect.updated_ms) = (to, now_ms);
-        if detail.is_some() && !erased {
-            effect.detail = detail;
-        }
-        Wrote::Effect(effect.clone())
-    }
-
-    fn hook(&mut self, mut hook: Hook) {
-        (hook.id, hook.url) = (storable(&hook.id), storable(&hook.url));
-        if self.hooks.iter().all(|there| there.hook.id != hook.id) {
-            self.hooks.push(Outbox { hook, over: false });
-        }
-    }
-
-    fn hook_tried(&mut self, id: &str, due_ms: Option<i64>, last: &str) -> Wrote {
-        let Some(at) = self.hooks.iter().position(|there| there.hook.id == id) else { return Wrote::Absent };
-        if self.hooks[at].over {
-            return Wrote::Done;
-        }
-        self.hooks[at].hook.tries += 1;
-        self.hooks[at].hook.last = Some(storable(last));
-        match due_ms {
-            Some(due_ms) => self.hooks[at].hook.due_ms = due_ms,
-            None => {
-                self.hooks[at].over = true;
-                if self.kept(&self.hooks[at].hook.run).is_none() {
-                    self.hooks.remove(at);
-                }
-            }
         }
         Wrote::Done
     }

@@ -176,25 +176,25 @@ impl Calls {
             }
             EffectState::Submitted => {}
             EffectState::Intended => {
-                let submit = EffectEvent::Submit { safe_to_repeat: tool.safe_to_repeat };
-                let permission = self.permission(keeper, at, submit).await?;
-                if !permission {
+                if !permission(keeper, at).await? {
                     self.conclude(keeper, at, EffectEvent::RunOver, not_begun(None).as_bytes().to_vec()).await?;
                     return Ok(true);
                 }
             }
         }
-        let mut tries = 0;
+        // As long as no try can have arrived, a refusal is certain. A former life's may have.
+        let (mut tries, mut is_certain) = (0, effect.state == EffectState::Intended);
         loop {
             tries += 1;
             let heard = send(tool.outgoing(run, text, self.config.outside.answer_bytes_max)).await;
             let verdict = verdict(&heard);
             let is_last = !tool.safe_to_repeat || tries >= self.config.outside.tool_tries_max;
+            is_certain &= verdict != Verdict::Unknown;
             let event = match verdict {
                 Verdict::Committed => EffectEvent::Commit,
-                Verdict::Failed => EffectEvent::Fail,
-                // An earlier try may have arrived.
-                Verdict::NotYet if is_last && tries == 1 => EffectEvent::Fail,
+                Verdict::Failed if is_certain => EffectEvent::Fail,
+                Verdict::NotYet if is_last && is_certain => EffectEvent::Fail,
+                Verdict::Failed => EffectEvent::Lose,
                 Verdict::NotYet | Verdict::Unknown if is_last => EffectEvent::Lose,
                 Verdict::NotYet | Verdict::Unknown => {
                     tokio::time::sleep(PAUSE * 2_u32.saturating_pow(tries - 1)).await;
@@ -212,15 +212,6 @@ impl Calls {
             self.conclude(keeper, at, event, detail(&heard, self.config.outside.effect_text_bytes_max)).await?;
             return Ok(true);
         }
-    }
-
-    /// The one permission to send: nobody else gets it, and none is given once the run is over.
-    async fn permission(&self, keeper: &Keeper, (run, key): (&RunKey, &str), submit: EffectEvent) -> Result<bool, StoreError> {
-        debug_assert!(matches!(submit, EffectEvent::Submit { .. }));
-        let (run, key) = (run.clone(), key.to_owned());
-        let write = Write::Move { run, key, from: vec![EffectState::Intended], to: EffectState::Submitted, detail: None, now_ms: now_ms() };
-        let wrote = keeper.store.commit(vec![write], Survives::Machine).await?.pop();
-        Ok(matches!(wrote, Some(Wrote::Effect(_))))
     }
 
     /// Notes what became of an effect, however long the store is away: what happened outside has happened.
@@ -244,6 +235,15 @@ impl Calls {
             }
         }
     }
+}
+
+/// The one permission to send: nobody else gets it, and none is given once the run is over.
+async fn permission(keeper: &Keeper, (run, key): (&RunKey, &str)) -> Result<bool, StoreError> {
+    let from = EffectState::that_move(EffectEvent::Submit { safe_to_repeat: false });
+    let (run, key) = (run.clone(), key.to_owned());
+    let write = Write::Move { run, key, from, to: EffectState::Submitted, detail: None, now_ms: now_ms() };
+    let wrote = keeper.store.commit(vec![write], Survives::Machine).await?.pop();
+    Ok(matches!(wrote, Some(Wrote::Effect(_))))
 }
 
 /// What is kept of an answer: its status, and the beginning of its body as text.

@@ -13,10 +13,10 @@ use serde_json::{Value, json};
 
 use crate::server::{PATIENCE, Server, tiny_model};
 
-/// Calls by key, and whether they are left without an answer.
+/// The keys of each run's calls, and whether they are left without an answer.
 #[derive(Clone, Default)]
 struct Payments {
-    calls: Arc<Mutex<HashMap<String, usize>>>,
+    calls: Arc<Mutex<HashMap<String, Vec<String>>>>,
     holds: Arc<Mutex<bool>>,
 }
 
@@ -38,7 +38,7 @@ impl Payments {
     fn serve(&self, mut stream: TcpStream) {
         let mut read = Vec::new();
         let mut piece = [0; 4096];
-        let key = loop {
+        let (run, key) = loop {
             match stream.read(&mut piece) {
                 Ok(n) if n > 0 => read.extend_from_slice(&piece[..n]),
                 _ => return,
@@ -48,10 +48,11 @@ impl Payments {
             let header = |name: &str| head.lines().find_map(|l| l.to_lowercase().strip_prefix(name).map(|v| v.trim().to_owned()));
             let length = header("content-length:").and_then(|n| n.parse().ok()).unwrap_or(0);
             if body.len() >= length {
-                break header("idempotency-key:").or(header("webhook-id:")).unwrap_or_default();
+                let body: Value = serde_json::from_str(body).expect("JSON");
+                break (body["run"].as_str().expect("a run").to_owned(), header("idempotency-key:").expect("a key"));
             }
         };
-        *self.calls.lock().unwrap_or_else(PoisonError::into_inner).entry(key).or_default() += 1;
+        self.calls.lock().unwrap_or_else(PoisonError::into_inner).entry(run).or_default().push(key);
         if *self.holds.lock().unwrap_or_else(PoisonError::into_inner) {
             // Until whoever called is gone.
             while matches!(stream.read(&mut piece), Ok(n) if n > 0) {}
@@ -64,12 +65,12 @@ impl Payments {
         *self.holds.lock().unwrap_or_else(PoisonError::into_inner) = holds;
     }
 
-    fn calls(&self) -> HashMap<String, usize> {
+    fn calls(&self) -> HashMap<String, Vec<String>> {
         self.calls.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     fn total(&self) -> usize {
-        self.calls().values().sum()
+        self.calls().values().map(Vec::len).sum()
     }
 }
 
@@ -115,9 +116,9 @@ fn a_kill_between_submitted_and_committed_repeats_only_what_is_safe() {
     payments.hold(false);
     let server = serve(&store, port);
     until("both are settled", || effect(&server, "once") == "unknown" && effect(&server, "again") == "committed");
-    let mut calls: Vec<usize> = payments.calls().into_values().collect();
-    calls.sort_unstable();
-    assert_eq!(calls, [1, 2], "one key once, one key twice");
+    let calls = payments.calls();
+    assert_eq!(calls["once"].len(), 1);
+    assert!(calls["again"].len() == 2 && calls["again"][0] == calls["again"][1], "twice, with one key: {calls:?}");
 }
 
 /// Killed again and again while runs complete and pay: no payment that is not safe to repeat is made twice, whenever it was.
@@ -149,17 +150,12 @@ fn kills_at_many_moments_pay_nothing_twice() {
         until("every effect is settled", || ["committed", "unknown", "failed"].contains(&effect(&server, id).as_str()));
     }
     let calls = payments.calls();
-    let states: Vec<(bool, String)> = runs.iter().map(|(id, safe)| (*safe, effect(&server, id))).collect();
-    assert!(states.iter().all(|(safe, state)| !safe || state == "committed"), "what is safe to repeat is done in the end: {states:?}");
-    assert!(states.iter().all(|(_, state)| state != "failed"), "{states:?}");
-    let committed = states.iter().filter(|(_, state)| state == "committed").count();
-    assert!(calls.len() >= committed, "{calls:?} {states:?}");
-    // More than one call of a key are those of tools that may be repeated, one key each.
-    let repeated = calls.values().filter(|count| **count > 1).count();
-    let unsafe_calls = calls.values().filter(|count| **count == 1).count();
-    assert!(repeated <= ROUNDS && calls.len() <= runs.len() && unsafe_calls + repeated == calls.len(), "{calls:?}");
     for (id, safe) in &runs {
-        let list: Value = server.json("GET", &format!("/v1/runs/{id}")).1["effects"].clone();
-        assert_eq!(list.as_array().map(Vec::len), Some(1), "{id} {safe}");
+        let (state, keys) = (effect(&server, id), calls.get(id).cloned().unwrap_or_default());
+        assert!(*safe || keys.len() <= 1, "{id} paid twice: {keys:?}");
+        assert!(keys.iter().all(|key| *key == keys[0]), "{id}: {keys:?}");
+        assert!(state == "committed" && !keys.is_empty() || state == "unknown" && !safe, "{id} is {state} after {} calls", keys.len());
+        let shown = server.run(id)["effects"].clone();
+        assert_eq!(shown.as_array().map(Vec::len), Some(1), "{id}");
     }
 }

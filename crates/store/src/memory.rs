@@ -15,8 +15,7 @@ use tokio::sync::broadcast;
 use crate::sql::accept::{joinable, names};
 use crate::sql::db::storable;
 use crate::{
-    Effect, EffectState, Hook, HookState, NewRun, RunQuery, RunStore, StoreConfig, StoreError, StoredEvent, StoredRun, Survives, Wake,
-    Write, Wrote,
+    Effect, Hook, HookState, NewRun, RunQuery, RunStore, StoreConfig, StoreError, StoredEvent, StoredRun, Survives, Wake, Write, Wrote,
 };
 
 #[derive(Clone)]

@@ -21,7 +21,7 @@ fn a_bad_request_is_a_status_that_names_what_is_wrong_and_makes_no_run() {
     };
     let text = |text: String| GenerateRequest { prompt: Some(Prompt::Text(wire::Text { text })), ..good() };
     type Row<'a> = (&'a [(&'a str, &'a str)], GenerateRequest, Code, &'a str);
-    let rows: [Row; 18] = [
+    let rows: [Row; 20] = [
         (&[], GenerateRequest { model: String::new(), ..good() }, Code::InvalidArgument, "GenerateRequest.model"),
         (&[], GenerateRequest { model: "nobody".into(), ..good() }, Code::NotFound, "`nobody`"),
         (&[], GenerateRequest { prompt: None, ..good() }, Code::InvalidArgument, "GenerateRequest.prompt"),

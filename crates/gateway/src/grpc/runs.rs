@@ -48,6 +48,15 @@ fn look(calls: &Calls, key: &RunKey) -> Result<wire::Run, Status> {
     calls.known_here(key).map(|run| view::run(&run)).ok_or_else(|| status::of_error(&not_held()))
 }
 
+/// The same, not before the store has the outcome that it shows.
+async fn kept_look(calls: &Calls, key: &RunKey) -> Result<wire::Run, Status> {
+    let run = look(calls, key)?;
+    match calls.may_tell_outcome(key).await {
+        true => Ok(run),
+        false => Err(status::of_error(&ApiError::store_down())),
+    }
+}
+
 /// The run's key, in its asker's tenant.
 fn key(extensions: &Extensions, run: Result<RunId, protocol::Error>) -> Result<RunKey, Status> {
     Ok(RunKey { tenant: caller(extensions)?.tenant, run: run? })
@@ -71,14 +80,15 @@ impl Runs for Service {
             let range = format!("must be from 0 to {}", max.as_millis());
             return Err(status::of_error(&ApiError::field("CancelRequest.wait_ms", range)));
         }
-        self.calls.cancel_and_wait(&key, wait).await;
-        Ok(named(look(&self.calls, &key)?, &key.run, asked.as_ref()))
+        // A run that is not here is not found below, whatever the store says.
+        let _ = self.calls.cancel_anywhere(&key, wait).await;
+        Ok(named(kept_look(&self.calls, &key).await?, &key.run, asked.as_ref()))
     }
 
     async fn get(&self, request: Request<wire::GetRequest>) -> Result<Response<wire::Run>, Status> {
         let asked = requested(request.extensions());
         let key = key(request.extensions(), request.get_ref().run_id())?;
-        Ok(named(look(&self.calls, &key)?, &key.run, asked.as_ref()))
+        Ok(named(kept_look(&self.calls, &key).await?, &key.run, asked.as_ref()))
     }
 
     type WatchStream = Changes<wire::Run>;

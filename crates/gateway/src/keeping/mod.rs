@@ -9,6 +9,7 @@
 
 mod accept;
 mod cancel;
+mod ending;
 mod erase;
 mod follow;
 mod hub;
@@ -28,13 +29,14 @@ use store::{RunStore, StoreError, Survives, Write, Wrote};
 use tokio::sync::{mpsc, oneshot};
 
 pub(crate) use follow::Follow;
-pub(crate) use log::{Log, door_part};
+pub(crate) use log::{Log, door_part, tools};
 pub(crate) use recorder::Jobs;
 
 use crate::calls::Calls;
 use crate::config::KeepConfig;
+use ending::Ending;
 use hub::Hub;
-use recorder::{After, Job, Refusal};
+use recorder::{After, Job};
 
 /// The way to the store.
 pub(crate) struct Keeper {
@@ -46,6 +48,8 @@ pub(crate) struct Keeper {
     /// The last commit went well.
     available: AtomicBool,
     pub(crate) hub: Hub,
+    /// Outcomes that are set here and not in the store yet.
+    pub(crate) ending: Ending,
     /// Runs that went on though the store had not answered in time.
     pub(crate) late: AtomicU64,
     /// Runs that another gateway took over from here, newest last: what this process knows of them is not what is true.
@@ -65,6 +69,7 @@ impl Keeper {
             waiting: AtomicUsize::new(0),
             available: AtomicBool::new(true),
             hub: Hub::default(),
+            ending: Ending::default(),
             late: AtomicU64::new(0),
             given_up: Mutex::default(),
         };
@@ -105,7 +110,7 @@ impl Keeper {
     fn send(&self, writes: Vec<Write>, survives: Survives, after: After) {
         self.waiting.fetch_add(writes.len(), Ordering::Relaxed);
         // The recorder goes last of all; what comes after it has nobody to tell.
-        let _ = self.jobs.send(Job::new(writes, survives, after));
+        let _ = self.jobs.send(Job { writes, survives, after, tried: false });
     }
 
     /// Writes in its turn, however long the store is away. Nobody waits for it.
@@ -113,13 +118,35 @@ impl Keeper {
         self.send(vec![write], survives, After::Nothing);
     }
 
-    /// Writes in its turn, and says what became of it. What is refused when the store is away is answered with an error then, and undone should
-    /// it have been done.
-    async fn ask(&self, write: Write, survives: Survives, refusal: Refusal) -> Result<Wrote, StoreError> {
-        let (reply, answer) = oneshot::channel();
-        self.send(vec![write], survives, After::Reply { reply, refusal });
-        answer.await.unwrap_or_else(|_| Err(StoreError::Unavailable("this process stops".to_owned())))
+    /// Writes in its turn, and says what became of it. A write that `may_be_refused` is answered with an error if the store is not there; an
+    /// accept is then taken back when it is.
+    async fn ask(&self, write: Write, survives: Survives, may_be_refused: bool) -> Result<Wrote, StoreError> {
+        self.asked(write, survives, may_be_refused).await.unwrap_or_else(|_| Err(stopping()))
     }
+
+    /// The same, waiting no longer than `patience`: `None` if there was no answer by then. An accept is then taken back.
+    async fn ask_patiently(&self, write: Write, survives: Survives) -> Option<Wrote> {
+        let mut answer = self.asked(write, survives, false);
+        let wrote = match tokio::time::timeout(self.config.patience, &mut answer).await {
+            Ok(answer) => answer.ok(),
+            Err(_) => {
+                // From here on the recorder knows that nobody waits; what it answered before that counts.
+                answer.close();
+                answer.try_recv().ok()
+            }
+        };
+        wrote.and_then(Result::ok)
+    }
+
+    fn asked(&self, write: Write, survives: Survives, may_be_refused: bool) -> oneshot::Receiver<Result<Wrote, StoreError>> {
+        let (reply, answer) = oneshot::channel();
+        self.send(vec![write], survives, After::Reply { reply, may_be_refused });
+        answer
+    }
+}
+
+fn stopping() -> StoreError {
+    StoreError::Unavailable("this process stops".to_owned())
 }
 
 impl Calls {

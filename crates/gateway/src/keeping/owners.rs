@@ -15,10 +15,10 @@ use lifecycle::{AttemptId, Cause, Deadline, Incarnation, OnDisconnect, Outcome, 
 use protocol::kept;
 use store::{StoreError, StoredRun, Survives, Write, Wrote};
 
-use super::recorder::Refusal;
 use super::{Keeper, Log, log, now_ms};
 use crate::calls::Calls;
 use crate::dispatch::Again;
+use crate::outside::Ending;
 
 /// Runs that are taken over at once.
 const TAKE_MAX: usize = 64;
@@ -103,7 +103,7 @@ impl Calls {
     /// The life ends in good order: what it leaves may be taken over at once.
     pub(crate) async fn leave_store(&self, keeper: &Keeper) {
         let leave = Write::Leave { owner: self.incarnation };
-        let left = tokio::time::timeout(self.config.settle, keeper.ask(leave, Survives::Machine, Refusal::Never)).await;
+        let left = tokio::time::timeout(self.config.settle, keeper.ask(leave, Survives::Machine, false)).await;
         if !matches!(left, Ok(Ok(_))) {
             tracing::warn!(waiting = keeper.waiting(), "the run store was not there at the end: what it was not given is lost");
         }
@@ -155,7 +155,7 @@ impl Calls {
     async fn go_on_with_taken(self: &Arc<Self>, keeper: &Keeper, taken: &mut Vec<RunKey>) -> Result<(), StoreError> {
         while let Some(key) = taken.last() {
             let run = keeper.store.run(key).await?.filter(|run| run.owner == self.incarnation && run.outcome.is_none());
-            if let Some(run) = run {
+            if let Some(run) = run.filter(|_| !self.is_live(key)) {
                 match self.go_on(keeper, run.clone()).await {
                     Err(StoreError::Unreadable(why)) => {
                         tracing::error!(run = %key.run, %why, "what was said of it cannot be read");
@@ -192,6 +192,7 @@ impl Calls {
         let age = Duration::from_millis(u64::try_from(now_ms() - run.created_ms).unwrap_or(0));
         let left = keeper.config.background_deadline.saturating_sub(age);
         let deadline = Deadline::from_left(self.now(), left, Cause::GatewayDeadline);
+        let ending = Ending::of(&run);
         self.open_again(Again {
             model: run.model.as_str().into(),
             created: u64::try_from(run.created_ms / 1000).unwrap_or(0),
@@ -200,7 +201,7 @@ impl Calls {
             begun: run.attempt,
             work,
             deadline,
-            log: Log::after(&events),
+            log: Log::after(&events).ending(ending),
         });
         Ok(())
     }
@@ -219,7 +220,9 @@ impl Calls {
         let attempt = AttemptId { key: run.key.clone(), attempt: run.attempt };
         let said = log::end(run, &outcome);
         let last = run.keeps.then(|| log::event(&attempt, run.last_event + 1, &said));
-        let end = Write::End { attempt, owner: self.incarnation, outcome, usage: Usage::default(), last, now_ms: now_ms() };
+        let is_background = run.on_disconnect == OnDisconnect::Continue;
+        let hooks = if is_background { self.hooks_of_end(&run.key, &Ending::of(run), &outcome) } else { Vec::new() };
+        let end = Write::End { attempt, owner: self.incarnation, outcome, usage: Usage::default(), last, hooks, now_ms: now_ms() };
         keeper.write(end, Survives::Process);
     }
 }

@@ -1,14 +1,14 @@
 //! The recorder: one task that commits what the table decided, in groups, in order, for as long as it takes.
 //!
-//! Invariant: jobs are committed in the order of their coming, each once; a job that was refused is undone by the next commit that works.
+//! Invariant: jobs are committed in the order of their coming, each once; an accept whose asker was told no, or went on without it, has no run, or one
+//! that ends by the very commit that would have accepted it.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use lifecycle::message::Usage;
-use lifecycle::{AttemptId, Cause, Outcome, RunKey};
+use lifecycle::{Cause, Outcome, RunKey};
 use store::{StoreError, Survives, Write, Wrote};
 use tokio::sync::{mpsc, oneshot};
 
@@ -21,10 +21,6 @@ const GROUP_MAX: usize = 256;
 const RETRY: Duration = Duration::from_millis(50);
 /// Longest such wait.
 const RETRY_MAX: Duration = Duration::from_secs(1);
-/// Why a run ends that was refused.
-const AWAY: &str = "the run store was not available; the request was refused";
-/// The same, where the caller was served under another id.
-const LATE: &str = "the run store did not answer in time; the request went on as another run";
 
 /// What the recorder works on.
 pub(crate) type Jobs = mpsc::UnboundedReceiver<Job>;
@@ -34,8 +30,8 @@ pub(crate) struct Job {
     pub(super) writes: Vec<Write>,
     pub(super) survives: Survives,
     pub(super) after: After,
-    /// A commit with it was tried and failed. It may have been done all the same.
-    tried: bool,
+    /// A commit with it was begun: it may be in the store, whatever the answer was.
+    pub(super) tried: bool,
 }
 
 /// Who wants to know what became of a job's (one) write.
@@ -44,22 +40,12 @@ pub(super) enum After {
     /// Somebody waits.
     Reply {
         reply: oneshot::Sender<Result<Wrote, StoreError>>,
-        refusal: Refusal,
+        may_be_refused: bool,
     },
     /// It was a run's outcome: its readers may be told now.
     Ended(RunKey),
-    /// It was refused for this reason, and is to be undone.
-    Refused(&'static str),
-}
-
-/// When a write that somebody waits for is not to be done.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Refusal {
-    Never,
-    /// When the store is away.
-    Away,
-    /// When nobody waits for it any more.
-    Late,
+    /// Somebody was told that it is not done, or no longer waits.
+    Disowned,
 }
 
 /// Jobs that were looked at while the store was away, and the way of the others.
@@ -101,11 +87,17 @@ impl Calls {
     async fn commit(self: &Arc<Self>, keeper: &Keeper, mut group: VecDeque<Job>, waiting: &mut Waiting<'_>) {
         let mut wait = RETRY;
         loop {
-            group.retain_mut(|job| job.is_still_wanted(keeper));
-            let writes: Vec<Write> = group.iter().flat_map(|job| job.writes.iter().cloned()).collect();
-            if writes.is_empty() {
+            group.retain_mut(|job| {
+                let stays = job.is_owned_or_tried();
+                if !stays {
+                    keeper.waiting.fetch_sub(job.writes.len(), Ordering::Relaxed);
+                }
+                stays
+            });
+            if group.is_empty() {
                 return;
             }
+            let writes: Vec<Write> = group.iter().flat_map(|job| job.writes.iter().cloned()).collect();
             let survives = group.iter().map(|job| job.survives).max().unwrap_or(Survives::Process);
             let why = match keeper.store.commit(writes, survives).await {
                 Ok(wrote) => {
@@ -117,16 +109,11 @@ impl Calls {
             if keeper.available.swap(false, Ordering::Relaxed) {
                 tracing::error!(%why, waiting = keeper.waiting(), "the run store does not take what is written; it is tried again");
             }
-            for job in &mut group {
-                job.tried = true;
-                job.refuse(&why);
-            }
-            // Those behind must not wait for the store to be back, either.
+            group.iter_mut().for_each(|job| job.failed(&why));
+            // Whoever is behind them and can be refused does not wait for the store to be back, either.
             while let Ok(mut job) = waiting.jobs.try_recv() {
-                job.refuse(&why);
-                if job.is_still_wanted(keeper) {
-                    waiting.behind.push_back(job);
-                }
+                job.failed(&why);
+                waiting.behind.push_back(job);
             }
             tokio::time::sleep(wait).await;
             wait = (wait * 2).min(RETRY_MAX);
@@ -140,57 +127,55 @@ impl Calls {
             let last = job.writes.iter().filter_map(|_| wrote.next()).last();
             let Some(last) = last else { continue };
             match job.after {
-                After::Nothing => {}
-                After::Reply { reply, refusal } => {
-                    if let Err(Ok(last)) = reply.send(Ok(last))
-                        && refusal == Refusal::Late
-                    {
-                        self.undo(keeper, &job.writes, last, LATE);
+                After::Nothing | After::Disowned => {}
+                After::Reply { reply, .. } => {
+                    // Whoever asked went on without it just now.
+                    if reply.send(Ok(last)).is_err() {
+                        job.writes.into_iter().filter_map(disown).for_each(|write| keeper.write(write, job.survives));
                     }
                 }
-                After::Ended(key) => self.outcome_kept(&key, last),
-                After::Refused(why) => self.undo(keeper, &job.writes, last, why),
+                After::Ended(key) => {
+                    self.outcome_kept(&key, last);
+                    keeper.ending.kept(&key);
+                }
             }
         }
     }
+}
 
-    /// A run whose acceptance was refused before the store said that it has it: it ends without having begun.
-    fn undo(&self, keeper: &Keeper, writes: &[Write], wrote: Wrote, why: &str) {
-        let (Some(Write::Accept(new)), Wrote::Accepted(run)) = (writes.first(), wrote) else { return };
-        let key = RunKey { tenant: new.tenant.clone(), run };
-        let outcome = Outcome::because(Cause::QueueFull, why);
-        let attempt = AttemptId { key, attempt: 0 };
-        let write = Write::End { attempt, owner: self.incarnation, outcome, usage: Usage::default(), last: None, now_ms: now_ms() };
-        keeper.write(write, Survives::Process);
-    }
+/// What takes an accept back. A run that nobody was told of ends without having begun, or never is.
+fn disown(write: Write) -> Option<Write> {
+    let Write::Accept(new) = write else { return None };
+    let outcome = Outcome::because(Cause::QueueFull, "the run store did not answer in time; the request has no run of this id");
+    Some(Write::Disown { new, outcome, now_ms: now_ms() })
 }
 
 impl Job {
-    pub(super) fn new(writes: Vec<Write>, survives: Survives, after: After) -> Job {
-        Job { writes, survives, after, tried: false }
+    /// Before a commit: an accept that nobody waits for is taken back if it may be in the store already, and else was never asked for.
+    fn is_owned_or_tried(&mut self) -> bool {
+        if let After::Reply { reply, .. } = &self.after
+            && reply.is_closed()
+            && matches!(self.writes.first(), Some(Write::Accept(_)))
+        {
+            self.after = After::Disowned;
+        }
+        if matches!(self.after, After::Disowned) {
+            if !self.tried {
+                return false;
+            }
+            self.writes = std::mem::take(&mut self.writes).into_iter().map(|write| disown(write.clone()).unwrap_or(write)).collect();
+        }
+        self.tried = true;
+        true
     }
 
     /// Tells whoever can be refused that it is.
-    fn refuse(&mut self, why: &StoreError) {
-        if let After::Reply { refusal: Refusal::Away, .. } = self.after
-            && let After::Reply { reply, .. } = std::mem::replace(&mut self.after, After::Refused(AWAY))
+    fn failed(&mut self, why: &StoreError) {
+        if let After::Reply { may_be_refused: true, .. } = self.after
+            && let After::Reply { reply, .. } = std::mem::replace(&mut self.after, After::Disowned)
         {
             // Whoever no longer waits does not know either.
             let _ = reply.send(Err(why.clone()));
         }
-    }
-
-    /// Whether it is to be committed. What was refused is not, unless it may have been done already: then it must be known, to be undone.
-    fn is_still_wanted(&mut self, keeper: &Keeper) -> bool {
-        if let After::Reply { refusal: Refusal::Late, reply } = &self.after
-            && reply.is_closed()
-        {
-            self.after = After::Refused(LATE);
-        }
-        let wanted = self.tried || !matches!(self.after, After::Refused(_));
-        if !wanted {
-            keeper.waiting.fetch_sub(self.writes.len(), Ordering::Relaxed);
-        }
-        wanted
     }
 }

@@ -80,6 +80,14 @@ pub(crate) struct Again {
     pub(crate) log: Log,
 }
 
+/// The id of a run that begins.
+pub(crate) enum Id {
+    /// The store gave it.
+    Given(RunKey),
+    /// Nobody gave one: what was asked for if that is free here, else one made of it, else this one.
+    Free(RunId),
+}
+
 /// A run that a request got.
 pub(crate) struct Opened {
     pub(crate) reader: Reader,
@@ -120,7 +128,7 @@ impl Calls {
     pub(crate) fn open(self: &Arc<Self>, order: Order, conn: &Arc<ConnState>) -> Result<Opened, Closed> {
         match self.join_live(&order, conn) {
             Some(joined) => joined,
-            None => self.open_as(None, order, conn),
+            None => self.open_as(Id::Free(fresh_id()), order, conn),
         }
     }
 
@@ -140,13 +148,16 @@ impl Calls {
         table.entries.len() >= self.config.calls_max || queued >= self.config.queue_max
     }
 
-    /// Accepts a run, under this id if it has one already, with its first reader.
-    pub(crate) fn open_as(self: &Arc<Self>, key: Option<RunKey>, order: Order, conn: &Arc<ConnState>) -> Result<Opened, Closed> {
+    /// Accepts a run with its first reader.
+    pub(crate) fn open_as(self: &Arc<Self>, id: Id, order: Order, conn: &Arc<ConnState>) -> Result<Opened, Closed> {
         let mut table = self.lock();
         if self.is_draining() {
             return Err(Closed::ShuttingDown);
         }
-        let key = key.unwrap_or_else(|| self.free_key(&table, order.caller.tenant.clone(), order.requested.clone()));
+        let key = match id {
+            Id::Given(key) => key,
+            Id::Free(fresh) => self.free_key(&table, order.caller.tenant.clone(), order.requested.clone(), fresh),
+        };
         let mut entry = self.accepted(&mut table, &key, order);
         let seat = entry.seats.join(conn, self.config.stream_buffer_events, self.now());
         let Some(seat) = seat else { unreachable!("the first reader always finds a seat") };
@@ -226,15 +237,15 @@ impl Calls {
         Opened { reader: Reader::new(key, seat, self.clone(), conn.clone()), created, joined }
     }
 
-    /// The id asked for if it is free, else one made of it, else a fresh one.
+    /// The id asked for if it is free, else one made of it, else the fresh one.
     // contract: C-1
     // field: F-65
-    fn free_key(&self, table: &Table, tenant: Tenant, requested: Option<RunId>) -> RunKey {
+    fn free_key(&self, table: &Table, tenant: Tenant, requested: Option<RunId>, fresh: RunId) -> RunKey {
         let key = |run| RunKey { tenant: tenant.clone(), run };
         let free = |key: &RunKey| !table.entries.contains_key(key) && self.journal.run(key).is_none();
-        let Some(wish) = requested else { return key(fresh_id()) };
+        let Some(wish) = requested else { return key(fresh) };
         let mut wishes = std::iter::once(wish.clone()).chain((2..=SAME_ID_MAX).map(|k| wish.taken(k))).map(key);
-        wishes.find(free).unwrap_or_else(|| key(fresh_id()))
+        wishes.find(free).unwrap_or_else(|| key(fresh))
     }
 
     fn entry(&self, key: &RunKey, order: Order, place: u64) -> Entry {

@@ -58,7 +58,7 @@ pub(crate) async fn list(
         filter.after = Some(RunId::parse(text).map_err(|e| ApiError::field("after", e))?);
     }
     let unknown = || ApiError::field("after", "is no run that is still known");
-    calls.journal.runs(&caller.tenant, &filter).map(|page| ok(&page)).ok_or_else(unknown)
+    calls.list(&caller.tenant, &filter).await.map(|page| ok(&page)).ok_or_else(unknown)
 }
 
 /// The run's key, in its asker's tenant. What cannot be an id is no run.
@@ -70,7 +70,7 @@ pub(super) fn key(caller: &Caller, segment: Segment) -> Result<RunKey, ApiError>
 
 /// The run as this process knows it, else as the store has it.
 async fn view(calls: &Calls, key: &RunKey) -> Result<Response, ApiError> {
-    if let Some(run) = calls.journal.run(key) {
+    if let Some(run) = calls.look(key).await {
         return Ok(ok(&run));
     }
     let not_held = || ApiError::not_held(key.run.as_str(), calls.journal.recall(key), calls.journal.limits());

@@ -9,13 +9,14 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use lifecycle::{AttemptId, RunKey, Work};
+use lifecycle::{AttemptId, RunId, RunKey, Work};
 use store::{NewRun, StoreError, StoredRun, Survives, Write, Wrote};
+use tokio::sync::oneshot;
 
 use super::{Keeper, log, now_ms};
 use crate::calls::Calls;
 use crate::conn::ConnState;
-use crate::dispatch::{Closed, Opened, Order, fresh_id};
+use crate::dispatch::{Closed, Id, Opened, Order, fresh_id};
 use crate::feed::{Reader, feed};
 
 /// How long whoever sends an old answer waits while its reader has as much as it may have.
@@ -23,10 +24,19 @@ const READER_PAUSE: Duration = Duration::from_millis(20);
 
 /// What the store says of a request.
 enum Place {
-    /// It has a run of its own, under this id; `None` if the store did not answer in time.
-    Own(Option<RunKey>),
+    /// It has a run of its own, under this id.
+    Own(RunKey),
+    /// The store did not answer in time.
+    Late(Box<Late>),
     /// It belongs to this run.
     Of(Box<StoredRun>),
+}
+
+/// An acceptance that is on its way to the store while its run goes on already.
+struct Late {
+    write: Write,
+    fresh: RunId,
+    answer: oneshot::Receiver<Result<Wrote, StoreError>>,
 }
 
 impl Calls {
@@ -46,7 +56,17 @@ impl Calls {
             return joined;
         }
         match self.place(keeper, &order, order.is_background()).await? {
-            Place::Own(key) => self.open_as(key, order, conn),
+            Place::Own(key) => self.open_as(Id::Given(key), order, conn),
+            Place::Late(mut late) => {
+                // Under the id that the store will most likely give it: what is written of it later goes to that.
+                let opened = self.open_as(Id::Free(late.fresh), order, conn);
+                late.answer.close();
+                // Nobody hears an answer from now on; one that came between is heard here.
+                if let Ok(Ok(wrote)) = late.answer.try_recv() {
+                    self.accepted_late(keeper, &late.write, &wrote);
+                }
+                opened
+            }
             Place::Of(run) => match self.join_live(&order, conn) {
                 Some(joined) => joined,
                 None => Ok(self.reread(&run, conn)),
@@ -71,8 +91,8 @@ impl Calls {
         }
         match self.place(keeper, &order, true).await? {
             Place::Of(run) => Ok(*run),
-            Place::Own(None) => Err(Closed::StoreDown),
-            Place::Own(Some(key)) => {
+            Place::Late(_) => Err(Closed::StoreDown),
+            Place::Own(key) => {
                 self.open_background(&key, order)?;
                 keeper.store.run(&key).await.ok().flatten().ok_or(Closed::StoreDown)
             }
@@ -84,21 +104,22 @@ impl Calls {
             return Err(Closed::StoreDown);
         }
         let new = self.new_run(keeper, order).map_err(|_| Closed::StoreDown)?;
-        let write = Write::Accept(Box::new(new));
+        let (fresh, write) = (new.fresh.clone(), Write::Accept(Box::new(new)));
         let wrote = if is_background {
             keeper.ask(write, Survives::Machine, true).await.map_err(|_: StoreError| Closed::StoreDown)?
         } else {
-            match tokio::time::timeout(keeper.config.patience, keeper.ask(write, Survives::Process, false)).await {
-                Ok(Ok(wrote)) => wrote,
+            let mut answer = keeper.asked(write.clone(), Survives::Process, false);
+            match tokio::time::timeout(keeper.config.patience, &mut answer).await {
+                Ok(Ok(Ok(wrote))) => wrote,
                 // It is written when the store is back.
-                Ok(Err(_)) | Err(_) => {
+                Ok(_) | Err(_) => {
                     keeper.is_late();
-                    return Ok(Place::Own(None));
+                    return Ok(Place::Late(Box::new(Late { write, fresh, answer })));
                 }
             }
         };
         match wrote {
-            Wrote::Accepted(run) => Ok(Place::Own(Some(RunKey { tenant: order.caller.tenant.clone(), run }))),
+            Wrote::Accepted(run) => Ok(Place::Own(RunKey { tenant: order.caller.tenant.clone(), run })),
             Wrote::Joined(run) => Ok(Place::Of(run)),
             Wrote::OtherBody => Err(Closed::OtherBody),
             _ => Err(Closed::StoreDown),

@@ -9,6 +9,7 @@
 
 mod accept;
 mod cancel;
+mod ends;
 mod erase;
 mod follow;
 mod hub;
@@ -29,6 +30,7 @@ pub(crate) use log::{Log, door_part};
 pub(crate) use recorder::Jobs;
 
 use crate::config::KeepConfig;
+use ends::Ends;
 use hub::Hub;
 use recorder::{After, Job};
 
@@ -42,6 +44,8 @@ pub(crate) struct Keeper {
     /// The last commit went well.
     available: AtomicBool,
     pub(crate) hub: Hub,
+    /// Outcomes that are decided and not written yet.
+    pub(crate) ends: Ends,
     /// Runs that went on though the store had not answered in time.
     pub(crate) late: AtomicU64,
 }
@@ -56,6 +60,7 @@ impl Keeper {
             waiting: AtomicUsize::new(0),
             available: AtomicBool::new(true),
             hub: Hub::default(),
+            ends: Ends::default(),
             late: AtomicU64::new(0),
         };
         (keeper, receive)
@@ -90,9 +95,15 @@ impl Keeper {
     /// Writes in its turn, and says what became of it. A write that `may_be_refused` is answered with an error if the store is not there, and
     /// undone when it is back.
     async fn ask(&self, write: Write, survives: Survives, may_be_refused: bool) -> Result<Wrote, StoreError> {
+        let answer = self.asked(write, survives, may_be_refused).await;
+        answer.unwrap_or_else(|_| Err(StoreError::Unavailable("this process stops".to_owned())))
+    }
+
+    /// The same, for whoever may not wait for the answer. An acceptance whose answer nobody heard is looked after (`accepted_late`).
+    fn asked(&self, write: Write, survives: Survives, may_be_refused: bool) -> oneshot::Receiver<Result<Wrote, StoreError>> {
         let (reply, answer) = oneshot::channel();
         self.send(vec![write], survives, After::Reply { reply, may_be_refused });
-        answer.await.unwrap_or_else(|_| Err(StoreError::Unavailable("this process stops".to_owned())))
+        answer
     }
 }
 

@@ -44,6 +44,8 @@ pub(super) enum After {
     Ended(RunKey),
     /// It was refused, and is to be undone.
     Refused,
+    /// Nothing is written; somebody waits until all before it is.
+    Passed(oneshot::Sender<()>),
 }
 
 impl Calls {
@@ -67,6 +69,9 @@ impl Calls {
         loop {
             let writes: Vec<Write> = group.iter().flat_map(|job| job.writes.iter().cloned()).collect();
             let survives = group.iter().map(|job| job.survives).max().unwrap_or(Survives::Process);
+            if writes.is_empty() {
+                return self.committed(keeper, group, Vec::new());
+            }
             let why = match keeper.store.commit(writes, survives).await {
                 Ok(wrote) => {
                     keeper.available.store(true, Ordering::Relaxed);
@@ -88,20 +93,34 @@ impl Calls {
         for job in group {
             keeper.waiting.fetch_sub(job.writes.len(), Ordering::Relaxed);
             let last = job.writes.iter().filter_map(|_| wrote.next()).last();
-            let Some(last) = last else { continue };
-            match job.after {
-                After::Nothing => {}
-                After::Reply { reply, .. } => drop(reply.send(Ok(last))),
-                After::Ended(key) => self.outcome_kept(&key, last),
-                After::Refused => self.undo(keeper, &job.writes, last),
+            match (job.after, last) {
+                (After::Passed(reply), _) => drop(reply.send(())),
+                (After::Nothing, _) | (_, None) => {}
+                (After::Reply { reply, .. }, Some(last)) => {
+                    if let (Err(Ok(wrote)), Some(write)) = (reply.send(Ok(last)), job.writes.first()) {
+                        self.accepted_late(keeper, write, &wrote);
+                    }
+                }
+                (After::Ended(key), Some(last)) => self.outcome_kept(keeper, &key, last),
+                (After::Refused, Some(last)) => job.writes.first().into_iter().for_each(|write| self.undo(keeper, write, &last)),
             }
         }
     }
 
+    /// A run that went on before its acceptance was written is there now, under the id that it has here; or nobody has that id, and it ends.
+    pub(super) fn accepted_late(&self, keeper: &Keeper, write: &Write, wrote: &Wrote) {
+        let Write::Accept(new) = write else { return };
+        match wrote {
+            Wrote::Accepted(run) if self.journal.run(&RunKey { tenant: new.tenant.clone(), run: run.clone() }).is_some() => {}
+            Wrote::Accepted(_) => self.undo(keeper, write, wrote),
+            _ => tracing::warn!(fresh = %new.fresh, "a run went on while the run store did not answer; now it has no place in it"),
+        }
+    }
+
     /// A run whose acceptance was refused while the store was away is there now: it ends without having begun.
-    fn undo(&self, keeper: &Keeper, writes: &[Write], wrote: Wrote) {
-        let (Some(Write::Accept(new)), Wrote::Accepted(run)) = (writes.first(), wrote) else { return };
-        let key = RunKey { tenant: new.tenant.clone(), run };
+    fn undo(&self, keeper: &Keeper, write: &Write, wrote: &Wrote) {
+        let (Write::Accept(new), Wrote::Accepted(run)) = (write, wrote) else { return };
+        let key = RunKey { tenant: new.tenant.clone(), run: run.clone() };
         let outcome = Outcome::because(Cause::QueueFull, "the run store was not available; the request was refused");
         let attempt = AttemptId { key, attempt: 0 };
         let write = Write::End { attempt, owner: self.incarnation, outcome, usage: Usage::default(), last: None, now_ms: now_ms() };

@@ -46,7 +46,12 @@ impl Calls {
 
     /// A run's outcome is set: it is written, and its readers are told when it is there.
     pub(crate) fn keep_end(&self, entry: &mut Entry, outcome: &Outcome) {
-        let Some(keeper) = self.keeper.as_ref().filter(|_| !entry.log.parked) else { return };
+        let Some(keeper) = &self.keeper else { return };
+        keeper.ends.decided(&entry.key, entry.log.is_background, self.now());
+        if entry.log.parked {
+            // It ends here only, so it has no outcome.
+            return;
+        }
         let attempt = AttemptId { key: entry.key.clone(), attempt: entry.dispatch.call().attempt() };
         let usage = entry.dispatch.usage();
         let said = Said::End { outcome: outcome.clone(), usage };
@@ -58,7 +63,8 @@ impl Calls {
     }
 
     /// The store has a run's outcome: this gateway's, or, if another one had taken the run over, that one's.
-    pub(super) fn outcome_kept(&self, key: &RunKey, wrote: Wrote) {
+    pub(super) fn outcome_kept(&self, keeper: &Keeper, key: &RunKey, wrote: Wrote) {
+        keeper.ends.kept(key);
         self.with(key, |entry| {
             // Readers who were told already, or wait for nothing, are told nothing.
             let Some(said) = entry.log.end.take().and_then(|end| end.said) else { return };

@@ -29,6 +29,7 @@ mod leaving_guest;
 mod leaving_matrix;
 mod lost;
 mod pipelined;
+mod restarts;
 mod server;
 mod servers;
 mod soak;

@@ -9,7 +9,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use lifecycle::{AttemptId, RunId, RunKey, Work};
+use lifecycle::message::DeadlineLeft;
+use lifecycle::{AttemptId, Cause, RunId, RunKey, Work};
 use store::{NewRun, StoreError, StoredRun, Survives, Write, Wrote};
 use tokio::sync::oneshot;
 
@@ -131,7 +132,10 @@ impl Calls {
         let key = RunKey { tenant: order.caller.tenant.clone(), run: fresh.clone() };
         let keeps = order.keeps();
         let work = Work { prompt: order.prompt.clone(), params: order.params.clone() };
-        let request = keeps.then(|| log::request(&work, &AttemptId { key, attempt: 1 }, order.request.as_deref().unwrap_or_default()));
+        let since = self.now().since(order.arrived);
+        let deadlines = order.timeout.map(|left| DeadlineLeft { left: left.saturating_sub(since), cause: Cause::ClientDeadline });
+        let (attempt, door) = (AttemptId { key, attempt: 1 }, order.request.as_deref().unwrap_or_default());
+        let request = keeps.then(|| log::request(&work, &attempt, deadlines.into_iter().collect(), door));
         let retention = order.expires.unwrap_or(keeper.config.retention);
         Ok(NewRun {
             tenant: order.caller.tenant.clone(),

@@ -6,7 +6,7 @@
 
 use std::collections::{HashMap, VecDeque};
 
-use lifecycle::message::{Delta, Submit};
+use lifecycle::message::{DeadlineLeft, Delta, Submit};
 use lifecycle::{AttemptId, Incarnation, Outcome, Said, Time, Work};
 use protocol::kept;
 use store::{StoredEvent, StoredRun};
@@ -120,10 +120,10 @@ pub(super) fn event(attempt: &AttemptId, number: u64, said: &Said) -> StoredEven
 }
 
 /// A run's request as it is stored: what a worker is asked for, and behind it the front door's own part.
-pub(super) fn request(work: &Work, attempt: &AttemptId, door: &[u8]) -> Result<Vec<u8>, protocol::Error> {
+pub(super) fn request(work: &Work, attempt: &AttemptId, deadlines: Vec<DeadlineLeft>, door: &[u8]) -> Result<Vec<u8>, protocol::Error> {
     let (prompt, params) = (work.prompt.clone(), work.params.clone());
     let attempt = AttemptId { attempt: attempt.attempt.max(1), ..attempt.clone() };
-    let asked = kept::asked(&Submit { attempt, worker: Incarnation(0), number: 1, prompt, params, deadlines: Vec::new() })?;
+    let asked = kept::asked(&Submit { attempt, worker: Incarnation(0), number: 1, prompt, params, deadlines })?;
     let length = u32::try_from(asked.len()).unwrap_or(u32::MAX);
     Ok([&length.to_be_bytes(), asked.as_slice(), door].concat())
 }
@@ -133,10 +133,10 @@ fn parts(run: &StoredRun) -> Option<(&[u8], &[u8])> {
     rest.split_at_checked(u32::from_be_bytes(*length) as usize)
 }
 
-/// What a worker was asked for.
-pub(super) fn work(run: &StoredRun) -> Option<Work> {
-    let Submit { prompt, params, .. } = kept::read_asked(parts(run)?.0).ok()?;
-    Some(Work { prompt, params })
+/// What a worker was asked for, and the deadlines that the caller gave, from the acceptance on.
+pub(super) fn work(run: &StoredRun) -> Option<(Work, Vec<DeadlineLeft>)> {
+    let Submit { prompt, params, deadlines, .. } = kept::read_asked(parts(run)?.0).ok()?;
+    Some((Work { prompt, params }, deadlines))
 }
 
 /// The front door's own part of a stored request.

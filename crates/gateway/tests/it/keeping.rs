@@ -4,8 +4,7 @@
 use std::sync::Arc;
 
 use gateway::GatewayConfig;
-use lifecycle::message::{Delta, Prompt, Submit};
-use lifecycle::params::Params;
+use lifecycle::message::Delta;
 use lifecycle::{AttemptId, Cause, Incarnation, OnDisconnect, Outcome, RunId, RunKey, Said, Tenant};
 use protocol::kept;
 use serde_json::{Value, json};
@@ -115,22 +114,34 @@ async fn a_cancel_that_was_answered_is_known_to_whoever_takes_the_run_over() {
     assert_eq!(stored(&memory, "r1").await.and_then(|run| run.wanted), Some(Cause::CancelRequested));
 }
 
-/// A run of a life that was lost: two events were written, and its reader had had more.
-async fn lost(memory: &Memory) {
-    let attempt = AttemptId { key: key("lost"), attempt: 1 };
-    let asked = Submit {
-        attempt: attempt.clone(),
-        worker: FORMER,
-        number: 1,
-        prompt: Prompt::Text("hi".into()),
-        params: Params::default(),
-        deadlines: Vec::new(),
-    };
-    let asked = kept::asked(&asked).expect("a request");
-    let new = NewRun {
+// contract: C-22
+#[tokio::test(flavor = "multi_thread")]
+async fn the_deadline_that_its_caller_gave_holds_in_the_next_life_too() {
+    let (stand, memory) = kept().await;
+    let body = json!({"input": "hi", "background": true, "timeout_ms": 60_000}).to_string();
+    let request = request_text("POST", "/v1/responses", "X-Request-Id: r1\r\n", &body);
+    assert_eq!(read_reply(&mut send(stand.addr, &request).await).await.status, 200);
+    let request = stored(&memory, "r1").await.and_then(|run| run.request);
+    // The same two minutes ago, at a gateway that is gone.
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).expect("a calendar").as_millis();
+    let created_ms = i64::try_from(now).expect("a date") - 120_000;
+    let late = NewRun { created_ms, on_disconnect: OnDisconnect::Continue, request, ..former("late") };
+    memory.commit(vec![Write::Accept(Box::new(late))], Survives::Machine).await.expect("the store is there");
+    let mut next = kept_stand(GatewayConfig::default(), Some(memory.clone())).await;
+    let submit = next.worker.accept().await;
+    let left = submit.deadlines.iter().find(|deadline| deadline.cause == Cause::ClientDeadline).map(|deadline| deadline.left);
+    assert_eq!((submit.attempt.key.run.as_str(), left), ("late", Some(ms(0))));
+    assert_eq!(next.worker.obey(&submit.attempt).await, Cause::ClientDeadline);
+    let outcome = until("it ends", async || stored(&memory, "late").await.and_then(|run| run.outcome)).await;
+    assert_eq!(outcome.cause, Cause::ClientDeadline);
+}
+
+/// A run that a life that is gone has accepted.
+fn former(id: &str) -> NewRun {
+    NewRun {
         tenant: Tenant::default(),
-        wish: Some(attempt.key.run.clone()),
-        fresh: RunId::parse("fresh").expect("an id"),
+        wish: Some(RunId::parse(id).expect("an id")),
+        fresh: RunId::parse(&format!("fresh-{id}")).expect("an id"),
         door: "chat".into(),
         model: "tiny".into(),
         caller: "anonymous".into(),
@@ -139,14 +150,19 @@ async fn lost(memory: &Memory) {
         owner: FORMER,
         created_ms: 1,
         expires_ms: None,
-        request: Some(asked),
+        request: None,
         joining: None,
-    };
+    }
+}
+
+/// A run of a life that was lost: two events were written, and its reader had had more.
+async fn lost(memory: &Memory) {
+    let attempt = AttemptId { key: key("lost"), attempt: 1 };
     let delta = Delta { attempt: attempt.clone(), sequence: 0, text: "The ".into(), tokens: vec![7], logprobs: Vec::new(), finish: None };
     let events = [Said::Accepted, Said::Delta(delta)];
     let events = events.iter().zip(1..).map(|(said, number)| StoredEvent { number, body: kept::said(&attempt, said) }).collect();
     let writes = vec![
-        Write::Accept(Box::new(new)),
+        Write::Accept(Box::new(former("lost"))),
         Write::Begin { run: attempt.key.clone(), from: 0, owner: FORMER },
         Write::Append { attempt, owner: FORMER, events },
     ];

@@ -20,6 +20,7 @@ use crate::feed::{FeedEnd, Reader};
 use crate::joining::Joining;
 use crate::keeping::Log;
 use crate::keys::Caller;
+use crate::outside::{Ending, Tool};
 use crate::records::Kept;
 use crate::seats::{SeatId, Seats};
 
@@ -52,6 +53,8 @@ pub(crate) struct Order {
     pub(crate) request: Option<Vec<u8>>,
     /// How long it is kept; `None` for the operator's default.
     pub(crate) expires: Option<Duration>,
+    /// What is called once its answer is complete.
+    pub(crate) tools: Vec<Tool>,
 }
 
 impl Order {
@@ -78,14 +81,6 @@ pub(crate) struct Again {
     pub(crate) deadlines: Vec<Deadline>,
     /// What was said of it.
     pub(crate) log: Log,
-}
-
-/// The id of a run that begins.
-pub(crate) enum Id {
-    /// The store gave it.
-    Given(RunKey),
-    /// Nobody gave one: what was asked for if that is free here, else one made of it, else this one.
-    Free(RunId),
 }
 
 /// A run that a request got.
@@ -128,7 +123,7 @@ impl Calls {
     pub(crate) fn open(self: &Arc<Self>, order: Order, conn: &Arc<ConnState>) -> Result<Opened, Closed> {
         match self.join_live(&order, conn) {
             Some(joined) => joined,
-            None => self.open_as(Id::Free(fresh_id()), order, conn),
+            None => self.open_as(None, order, conn),
         }
     }
 
@@ -148,16 +143,13 @@ impl Calls {
         table.entries.len() >= self.config.calls_max || queued >= self.config.queue_max
     }
 
-    /// Accepts a run with its first reader.
-    pub(crate) fn open_as(self: &Arc<Self>, id: Id, order: Order, conn: &Arc<ConnState>) -> Result<Opened, Closed> {
+    /// Accepts a run, under this id if it has one already, with its first reader.
+    pub(crate) fn open_as(self: &Arc<Self>, key: Option<RunKey>, order: Order, conn: &Arc<ConnState>) -> Result<Opened, Closed> {
         let mut table = self.lock();
         if self.is_draining() {
             return Err(Closed::ShuttingDown);
         }
-        let key = match id {
-            Id::Given(key) => key,
-            Id::Free(fresh) => self.free_key(&table, order.caller.tenant.clone(), order.requested.clone(), fresh),
-        };
+        let key = key.unwrap_or_else(|| self.free_key(&table, order.caller.tenant.clone(), order.requested.clone()));
         let mut entry = self.accepted(&mut table, &key, order);
         let seat = entry.seats.join(conn, self.config.stream_buffer_events, self.now());
         let Some(seat) = seat else { unreachable!("the first reader always finds a seat") };
@@ -237,20 +229,21 @@ impl Calls {
         Opened { reader: Reader::new(key, seat, self.clone(), conn.clone()), created, joined }
     }
 
-    /// The id asked for if it is free, else one made of it, else the fresh one.
+    /// The id asked for if it is free, else one made of it, else a fresh one.
     // contract: C-1
     // field: F-65
-    fn free_key(&self, table: &Table, tenant: Tenant, requested: Option<RunId>, fresh: RunId) -> RunKey {
+    fn free_key(&self, table: &Table, tenant: Tenant, requested: Option<RunId>) -> RunKey {
         let key = |run| RunKey { tenant: tenant.clone(), run };
         let free = |key: &RunKey| !table.entries.contains_key(key) && self.journal.run(key).is_none();
-        let Some(wish) = requested else { return key(fresh) };
+        let Some(wish) = requested else { return key(fresh_id()) };
         let mut wishes = std::iter::once(wish.clone()).chain((2..=SAME_ID_MAX).map(|k| wish.taken(k))).map(key);
-        wishes.find(free).unwrap_or_else(|| key(fresh))
+        wishes.find(free).unwrap_or_else(|| key(fresh_id()))
     }
 
     fn entry(&self, key: &RunKey, order: Order, place: u64) -> Entry {
         let is_background = order.is_background();
-        let log = Log::new(order.keeps(), is_background);
+        let ending = Ending { door: order.door.into(), has_tools: !order.tools.is_empty() };
+        let log = Log::new(order.keeps(), is_background).ending(ending);
         let (own, config) = match &self.keeper {
             Some(keeper) if is_background => (keeper.config.background_deadline, self.config.dispatch_background()),
             _ => (self.config.gateway_deadline, self.config.dispatch()),

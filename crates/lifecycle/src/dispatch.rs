@@ -319,7 +319,12 @@ impl<R: Rules> Dispatch<R> {
         // At a worker it is the worker that knows whether the run still waits.
         passed.extend(Some(self.queue).filter(|queue| self.is_waiting() && queue.is_over(now)));
         passed.sort();
-        passed.into_iter().for_each(|deadline| self.wanted(deadline.cause(), now, effects));
+        for deadline in passed {
+            // One that nobody reads and no worker has is settled by the first, and nothing is said behind that.
+            if !self.call.is_settled() {
+                self.wanted(deadline.cause(), now, effects);
+            }
+        }
     }
 
     /// A worker has taken the run on, whether it says so or shows it.

@@ -8,7 +8,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use lifecycle::{RunId, RunKey};
-use observe::RunView;
 use protocol::runs_v1 as wire;
 use protocol::runs_v1::runs_server::Runs;
 use tonic::{Extensions, Request, Response, Status, async_trait};
@@ -43,20 +42,19 @@ fn named<T>(answer: T, run: &RunId, asked: Option<&RunId>) -> Response<T> {
     response
 }
 
-/// The run as it is now.
-async fn look(calls: &Calls, key: &RunKey) -> Result<wire::Run, Status> {
-    seen(calls, key, calls.look(key).await)
-}
-
-/// The same without waiting.
-fn look_now(calls: &Calls, key: &RunKey) -> Result<wire::Run, Status> {
-    seen(calls, key, calls.look_now(key))
-}
-
-/// One that is not held: NOT_FOUND, and the word says whether it was evicted.
-fn seen(calls: &Calls, key: &RunKey, run: Option<RunView>) -> Result<wire::Run, Status> {
+/// The run as it is now. One that is not held: NOT_FOUND, and the word says whether it was evicted.
+fn look(calls: &Calls, key: &RunKey) -> Result<wire::Run, Status> {
     let not_held = || ApiError::not_held(key.run.as_str(), calls.journal.recall(key), calls.journal.limits());
-    run.map(|run| view::run(&run)).ok_or_else(|| status::of_error(&not_held()))
+    calls.journal.run(key).map(|run| view::run(&run)).ok_or_else(|| status::of_error(&not_held()))
+}
+
+/// The same, not before the store has the outcome that it shows.
+async fn kept_look(calls: &Calls, key: &RunKey) -> Result<wire::Run, Status> {
+    let run = look(calls, key)?;
+    match calls.may_tell_outcome(key).await {
+        true => Ok(run),
+        false => Err(status::of_error(&ApiError::store_down())),
+    }
 }
 
 /// The run's key, in its asker's tenant.
@@ -82,14 +80,15 @@ impl Runs for Service {
             let range = format!("must be from 0 to {}", max.as_millis());
             return Err(status::of_error(&ApiError::field("CancelRequest.wait_ms", range)));
         }
-        self.calls.cancel_and_wait(&key, wait).await;
-        Ok(named(look(&self.calls, &key).await?, &key.run, asked.as_ref()))
+        // A run that is not here is not found below, whatever the store says.
+        let _ = self.calls.cancel_anywhere(&key, wait).await;
+        Ok(named(kept_look(&self.calls, &key).await?, &key.run, asked.as_ref()))
     }
 
     async fn get(&self, request: Request<wire::GetRequest>) -> Result<Response<wire::Run>, Status> {
         let asked = requested(request.extensions());
         let key = key(request.extensions(), request.get_ref().run_id())?;
-        Ok(named(look(&self.calls, &key).await?, &key.run, asked.as_ref()))
+        Ok(named(kept_look(&self.calls, &key).await?, &key.run, asked.as_ref()))
     }
 
     type WatchStream = Changes<wire::Run>;
@@ -98,9 +97,9 @@ impl Runs for Service {
         let asked = requested(request.extensions());
         let key = key(request.extensions(), request.get_ref().run_id())?;
         // So that a run that is not there is a status and no stream.
-        look_now(&self.calls, &key)?;
+        look(&self.calls, &key)?;
         let (calls, watched) = (self.calls.clone(), key.clone());
-        let changes = self.watches.open(move || match look_now(&calls, &watched) {
+        let changes = self.watches.open(move || match look(&calls, &watched) {
             Ok(run) if run.settled => Look::Last(run),
             Ok(run) => Look::Now(run),
             Err(status) => Look::Gone(status),

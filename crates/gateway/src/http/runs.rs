@@ -58,7 +58,7 @@ pub(crate) async fn list(
         filter.after = Some(RunId::parse(text).map_err(|e| ApiError::field("after", e))?);
     }
     let unknown = || ApiError::field("after", "is no run that is still known");
-    calls.list(&caller.tenant, &filter).await.map(|page| ok(&page)).ok_or_else(unknown)
+    calls.journal.runs(&caller.tenant, &filter).map(|page| ok(&page)).ok_or_else(unknown)
 }
 
 /// The run's key, in its asker's tenant. What cannot be an id is no run.
@@ -70,12 +70,20 @@ pub(super) fn key(caller: &Caller, segment: Segment) -> Result<RunKey, ApiError>
 
 /// The run as this process knows it, else as the store has it.
 async fn view(calls: &Calls, key: &RunKey) -> Result<Response, ApiError> {
-    if let Some(run) = calls.look(key).await {
-        return Ok(ok(&run));
+    let run = calls.journal.run(key);
+    if run.as_ref().is_some_and(|run| run.outcome.is_some()) && !calls.may_tell_outcome(key).await {
+        return Err(ApiError::store_down());
+    }
+    if let Some(run) = run {
+        let Ok(mut object) = serde_json::to_value(&run) else { return Ok(ok(&run)) };
+        super::effects::add(calls, key, &mut object).await;
+        return Ok(ok(&object));
     }
     let not_held = || ApiError::not_held(key.run.as_str(), calls.journal.recall(key), calls.journal.limits());
     let stored = calls.known(key).await.map_err(ApiError::store)?.ok_or_else(not_held)?;
-    Ok(ok(&super::stored::view(&stored)))
+    let mut object = super::stored::view(&stored);
+    super::effects::add(calls, key, &mut object).await;
+    Ok(ok(&object))
 }
 
 /// Puts the run's id on an answer about it, whatever id the question was given. Of a run that never was, an answer has only its own.

@@ -3,21 +3,21 @@
 //! Each of these runs as a task of its own, so that a caller that leaves meanwhile leaves no run half accepted: it is then opened, and its
 //! reader, whom nobody takes, says that the caller is gone.
 //!
-//! Invariant: a background run that is answered is on disk; an interactive run waits for the store no longer than `store_patience`.
+//! Invariant: a background run that is answered is on disk, and one that is refused is never computed; an interactive run waits for the store
+//! no longer than `store_patience`, and has the id in the store that its caller was told.
 // contract: C-1 C-26
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use lifecycle::message::DeadlineLeft;
-use lifecycle::{AttemptId, Cause, RunId, RunKey, Work};
+use lifecycle::message::{DeadlineLeft, Usage};
+use lifecycle::{AttemptId, Cause, Outcome, RunId, RunKey, Work};
 use store::{NewRun, StoreError, StoredRun, Survives, Write, Wrote};
-use tokio::sync::oneshot;
 
 use super::{Keeper, log, now_ms};
 use crate::calls::Calls;
 use crate::conn::ConnState;
-use crate::dispatch::{Closed, Id, Opened, Order, fresh_id};
+use crate::dispatch::{Closed, Opened, Order, fresh_id};
 use crate::feed::{Reader, feed};
 
 /// How long whoever sends an old answer waits while its reader has as much as it may have.
@@ -25,19 +25,10 @@ const READER_PAUSE: Duration = Duration::from_millis(20);
 
 /// What the store says of a request.
 enum Place {
-    /// It has a run of its own, under this id.
-    Own(RunKey),
-    /// The store did not answer in time.
-    Late(Box<Late>),
+    /// It has a run of its own, under this id; `None` if the store did not answer in time.
+    Own(Option<RunId>),
     /// It belongs to this run.
     Of(Box<StoredRun>),
-}
-
-/// An acceptance that is on its way to the store while its run goes on already.
-struct Late {
-    write: Write,
-    fresh: RunId,
-    answer: oneshot::Receiver<Result<Wrote, StoreError>>,
 }
 
 impl Calls {
@@ -56,17 +47,18 @@ impl Calls {
         if let Some(joined) = self.join_live(&order, conn) {
             return joined;
         }
-        match self.place(keeper, &order, order.is_background()).await? {
-            Place::Own(key) => self.open_as(Id::Given(key), order, conn),
-            Place::Late(mut late) => {
-                // Under the id that the store will most likely give it: what is written of it later goes to that.
-                let opened = self.open_as(Id::Free(late.fresh), order, conn);
-                late.answer.close();
-                // Nobody hears an answer from now on; one that came between is heard here.
-                if let Ok(Ok(wrote)) = late.answer.try_recv() {
-                    self.accepted_late(keeper, &late.write, &wrote);
-                }
-                opened
+        let (new, is_background) = (self.new_run(keeper, &order)?, order.is_background());
+        match self.place(keeper, new, is_background).await? {
+            Place::Own(run) => {
+                let key = match run {
+                    Some(run) => {
+                        let key = RunKey { tenant: order.caller.tenant.clone(), run };
+                        self.intend_or_end(keeper, &key, &order).await?;
+                        key
+                    }
+                    None => self.write_late(keeper, &order)?,
+                };
+                self.open_as(Some(key.clone()), order, conn).inspect_err(|_| self.end_unopened(keeper, key))
             }
             Place::Of(run) => match self.join_live(&order, conn) {
                 Some(joined) => joined,
@@ -90,52 +82,85 @@ impl Calls {
         if self.has_no_room(&self.lock()) {
             return Err(Closed::Full);
         }
-        match self.place(keeper, &order, true).await? {
+        let new = self.new_run(keeper, &order)?;
+        let mut run = accepted(&new);
+        match self.place(keeper, new, true).await? {
             Place::Of(run) => Ok(*run),
-            Place::Late(_) => Err(Closed::StoreDown),
-            Place::Own(key) => {
-                self.open_background(&key, order)?;
-                keeper.store.run(&key).await.ok().flatten().ok_or(Closed::StoreDown)
+            Place::Own(None) => Err(Closed::StoreDown),
+            Place::Own(Some(id)) => {
+                run.key.run = id;
+                self.intend_or_end(keeper, &run.key, &order).await?;
+                self.open_background(&run.key, order).inspect_err(|_| self.end_unopened(keeper, run.key.clone()))?;
+                // Not read back: a store that is away by now would make a refusal of a run that is computed.
+                Ok(run)
             }
         }
     }
 
-    async fn place(&self, keeper: &Keeper, order: &Order, is_background: bool) -> Result<Place, Closed> {
+    /// A run goes on though the store has not answered. It is written when the store is back, under an id that no other run can have: which
+    /// runs have the id that was asked for, and what became of its `Idempotency-Key`, only the store could say.
+    fn write_late(&self, keeper: &Keeper, order: &Order) -> Result<RunKey, Closed> {
+        keeper.is_late();
+        let new = NewRun { wish: None, joining: None, ..self.new_run(keeper, order)? };
+        let key = RunKey { tenant: new.tenant.clone(), run: new.fresh.clone() };
+        keeper.write(Write::Accept(Box::new(new)), Survives::Process);
+        Ok(key)
+    }
+
+    /// A run that is written and that a shutdown kept from being opened.
+    fn end_unopened(&self, keeper: &Keeper, key: RunKey) {
+        let (attempt, outcome) = (AttemptId { key, attempt: 0 }, Outcome::of(Cause::Shutdown));
+        let end = Write::End {
+            attempt,
+            owner: self.incarnation,
+            outcome,
+            usage: Usage::default(),
+            last: None,
+            hooks: Vec::new(),
+            now_ms: now_ms(),
+        };
+        keeper.write(end, Survives::Process);
+    }
+
+    async fn place(&self, keeper: &Keeper, new: NewRun, is_background: bool) -> Result<Place, Closed> {
         if keeper.is_full() {
             return Err(Closed::StoreDown);
         }
-        let new = self.new_run(keeper, order).map_err(|_| Closed::StoreDown)?;
-        let (fresh, write) = (new.fresh.clone(), Write::Accept(Box::new(new)));
+        let write = Write::Accept(Box::new(new));
         let wrote = if is_background {
             keeper.ask(write, Survives::Machine, true).await.map_err(|_: StoreError| Closed::StoreDown)?
         } else {
-            let mut answer = keeper.asked(write.clone(), Survives::Process, false);
-            match tokio::time::timeout(keeper.config.patience, &mut answer).await {
-                Ok(Ok(Ok(wrote))) => wrote,
-                // It is written when the store is back.
-                Ok(_) | Err(_) => {
-                    keeper.is_late();
-                    return Ok(Place::Late(Box::new(Late { write, fresh, answer })));
-                }
+            match keeper.ask_patiently(write, Survives::Process).await {
+                Some(wrote) => wrote,
+                None => return Ok(Place::Own(None)),
             }
         };
         match wrote {
-            Wrote::Accepted(run) => Ok(Place::Own(RunKey { tenant: order.caller.tenant.clone(), run })),
+            Wrote::Accepted(run) => Ok(Place::Own(Some(run))),
             Wrote::Joined(run) => Ok(Place::Of(run)),
             Wrote::OtherBody => Err(Closed::OtherBody),
             _ => Err(Closed::StoreDown),
         }
     }
 
-    fn new_run(&self, keeper: &Keeper, order: &Order) -> Result<NewRun, protocol::Error> {
+    /// Notes the effects that the request declares, before anything of the run begins; a run whose effects cannot be noted ends unopened.
+    // contract: C-27
+    async fn intend_or_end(&self, keeper: &Keeper, key: &RunKey, order: &Order) -> Result<(), Closed> {
+        self.intend_tools(keeper, key, &order.tools).await.map_err(|_| {
+            self.end_unopened(keeper, key.clone());
+            Closed::StoreDown
+        })
+    }
+
+    fn new_run(&self, keeper: &Keeper, order: &Order) -> Result<NewRun, Closed> {
         let (fresh, created_ms) = (fresh_id(), now_ms());
         let key = RunKey { tenant: order.caller.tenant.clone(), run: fresh.clone() };
         let keeps = order.keeps();
         let work = Work { prompt: order.prompt.clone(), params: order.params.clone() };
-        let since = self.now().since(order.arrived);
-        let deadlines = order.timeout.map(|left| DeadlineLeft { left: left.saturating_sub(since), cause: Cause::ClientDeadline });
         let (attempt, door) = (AttemptId { key, attempt: 1 }, order.request.as_deref().unwrap_or_default());
-        let request = keeps.then(|| log::request(&work, &attempt, deadlines.into_iter().collect(), door));
+        let since = self.now().since(order.arrived);
+        let deadline = order.timeout.map(|left| DeadlineLeft { left: left.saturating_sub(since), cause: Cause::ClientDeadline });
+        let request = keeps.then(|| log::request(&work, &attempt, deadline.into_iter().collect(), &order.tools, door));
         let retention = order.expires.unwrap_or(keeper.config.retention);
         Ok(NewRun {
             tenant: order.caller.tenant.clone(),
@@ -149,7 +174,7 @@ impl Calls {
             owner: self.incarnation,
             created_ms,
             expires_ms: Some(created_ms.saturating_add(i64::try_from(retention.as_millis()).unwrap_or(i64::MAX))),
-            request: request.transpose()?,
+            request: request.transpose().map_err(|_: protocol::Error| Closed::StoreDown)?,
             joining: order.joining.as_ref().map(crate::joining::Joining::stored),
         })
     }
@@ -173,5 +198,30 @@ impl Calls {
         });
         let reader = Reader::new(run.key.clone(), (crate::seats::NO_SEAT, end), self.clone(), conn.clone());
         Opened { reader, created: u64::try_from(run.created_ms / 1000).unwrap_or(0), joined: true }
+    }
+}
+
+/// An accept as the store has it once it is committed.
+fn accepted(new: &NewRun) -> StoredRun {
+    StoredRun {
+        key: RunKey { tenant: new.tenant.clone(), run: new.fresh.clone() },
+        door: new.door.clone(),
+        model: new.model.clone(),
+        caller: new.caller.clone(),
+        on_disconnect: new.on_disconnect,
+        keeps: new.keeps,
+        owner: new.owner,
+        attempt: 0,
+        outcome: None,
+        wanted: None,
+        usage: Usage::default(),
+        delivery: None,
+        last_event: 0,
+        created_ms: new.created_ms,
+        ended_ms: None,
+        expires_ms: new.expires_ms,
+        request: new.request.clone(),
+        record: None,
+        erased: false,
     }
 }

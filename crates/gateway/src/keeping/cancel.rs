@@ -14,12 +14,29 @@ use tokio::time::{Instant, MissedTickBehavior};
 use super::Keeper;
 use crate::calls::Calls;
 
+/// How long a cancel waits for the store to say what the run did outside, beside the canceller's own wait.
+const EFFECTS_WAIT: Duration = Duration::from_secs(1);
+
 impl Calls {
-    /// Cancels by name and waits for the end, at most as long. False if there is no such run.
+    /// Cancels by name and waits for the end, at most as long: the run's, and that of its effects in flight. False if there is no such run.
     ///
     /// # Errors
     /// The run is not here, and the store is not there.
+    // contract: C-27
     pub(crate) async fn cancel_anywhere(&self, key: &RunKey, wait: Duration) -> Result<bool, StoreError> {
+        let until = Instant::now() + wait;
+        let is_run = self.cancel_run(key, wait).await?;
+        if let Some(keeper) = self.keeper.as_ref().filter(|_| is_run) {
+            // What the store cannot say now it says later, to whoever asks: the cancel itself is done.
+            let ended = tokio::time::timeout_at(until + EFFECTS_WAIT, self.end_effects(keeper, key, until)).await;
+            if !matches!(ended, Ok(Ok(_))) {
+                tracing::warn!(run = %key.run, "what a cancelled run did outside is not known now");
+            }
+        }
+        Ok(is_run)
+    }
+
+    async fn cancel_run(&self, key: &RunKey, wait: Duration) -> Result<bool, StoreError> {
         let is_here = self.journal.run(key).is_some();
         let Some(keeper) = &self.keeper else {
             self.cancel_and_wait(key, wait).await;
@@ -48,18 +65,19 @@ impl Calls {
         }
     }
 
-    /// Cancels a run that is here. That its end is wanted is written too, before the answer: were this process lost now, whoever takes the run
-    /// over must not go on with what its caller has cancelled.
+    /// Cancels a run that is here. That its end is wanted is written too, before the answer where the store is there: were this process lost
+    /// now, whoever takes the run over must not go on with what its caller has cancelled.
     // contract: C-7
     async fn cancel_here(&self, keeper: &Keeper, key: &RunKey, wait: Duration) {
-        let is_open = || self.journal.run(key).is_some_and(|run| run.outcome.is_none());
-        if is_open() {
-            keeper.write(Write::Want { run: key.clone(), cause: lifecycle::Cause::CancelRequested }, Survives::Process);
-        }
-        self.cancel_and_wait(key, wait).await;
-        if is_open() {
-            keeper.all_kept().await;
-        }
+        let is_open = self.journal.run(key).is_some_and(|run| run.outcome.is_none());
+        let want = Write::Want { run: key.clone(), cause: lifecycle::Cause::CancelRequested };
+        let written = is_open.then(|| keeper.ask_patiently(want, Survives::Process));
+        // The one does not wait for the other.
+        tokio::join!(self.cancel_and_wait(key, wait), async {
+            if let Some(written) = written {
+                written.await;
+            }
+        });
     }
 
     /// Hears what happens in the store, for as long as the gateway serves. News may be lost, so everything is also looked at every `poll`.
@@ -87,7 +105,7 @@ impl Calls {
     }
 
     /// Whether a run is in the table.
-    fn is_live(&self, key: &RunKey) -> bool {
+    pub(super) fn is_live(&self, key: &RunKey) -> bool {
         self.lock().entries.contains_key(key)
     }
 

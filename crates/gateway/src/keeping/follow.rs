@@ -43,11 +43,15 @@ impl Calls {
     /// # Errors
     /// The store is not there.
     pub(crate) async fn follow(self: &Arc<Self>, key: &RunKey, after: u64) -> Result<Option<Follow>, StoreError> {
-        let Some(keeper) = &self.keeper else { return Ok(None) };
+        let known = self.known(key).await?;
+        Ok(known.and_then(|_| self.follow_known(key, after)))
+    }
+
+    /// The same for a run that is known to be in the store, which need not be there for it now. `None` without a store.
+    pub(crate) fn follow_known(self: &Arc<Self>, key: &RunKey, after: u64) -> Option<Follow> {
         // Before the first look, so that nothing falls between it and the first wait.
-        let news = keeper.hub.subscribe(key);
-        let known = keeper.store.run(key).await?;
-        Ok(known.map(|_| Follow { calls: self.clone(), key: key.clone(), after, ready: VecDeque::new(), news, over: false }))
+        let news = self.keeper.as_ref()?.hub.subscribe(key);
+        Some(Follow { calls: self.clone(), key: key.clone(), after, ready: VecDeque::new(), news, over: false })
     }
 }
 

@@ -9,7 +9,7 @@
 
 mod accept;
 mod cancel;
-mod ends;
+mod ending;
 mod erase;
 mod follow;
 mod hub;
@@ -26,11 +26,11 @@ use store::{RunStore, StoreError, Survives, Write, Wrote};
 use tokio::sync::{mpsc, oneshot};
 
 pub(crate) use follow::Follow;
-pub(crate) use log::{Log, door_part};
+pub(crate) use log::{Log, door_part, tools};
 pub(crate) use recorder::Jobs;
 
 use crate::config::KeepConfig;
-use ends::Ends;
+use ending::Ending;
 use hub::Hub;
 use recorder::{After, Job};
 
@@ -44,8 +44,8 @@ pub(crate) struct Keeper {
     /// The last commit went well.
     available: AtomicBool,
     pub(crate) hub: Hub,
-    /// Outcomes that are decided and not written yet.
-    pub(crate) ends: Ends,
+    /// Outcomes that are set here and not in the store yet.
+    pub(crate) ending: Ending,
     /// Runs that went on though the store had not answered in time.
     pub(crate) late: AtomicU64,
 }
@@ -60,7 +60,7 @@ impl Keeper {
             waiting: AtomicUsize::new(0),
             available: AtomicBool::new(true),
             hub: Hub::default(),
-            ends: Ends::default(),
+            ending: Ending::default(),
             late: AtomicU64::new(0),
         };
         (keeper, receive)
@@ -84,7 +84,7 @@ impl Keeper {
     fn send(&self, writes: Vec<Write>, survives: Survives, after: After) {
         self.waiting.fetch_add(writes.len(), Ordering::Relaxed);
         // The recorder goes last of all; what comes after it has nobody to tell.
-        let _ = self.jobs.send(Job { writes, survives, after });
+        let _ = self.jobs.send(Job { writes, survives, after, tried: false });
     }
 
     /// Writes in its turn, however long the store is away. Nobody waits for it.
@@ -92,19 +92,35 @@ impl Keeper {
         self.send(vec![write], survives, After::Nothing);
     }
 
-    /// Writes in its turn, and says what became of it. A write that `may_be_refused` is answered with an error if the store is not there, and
-    /// undone when it is back.
+    /// Writes in its turn, and says what became of it. A write that `may_be_refused` is answered with an error if the store is not there; an
+    /// accept is then taken back when it is.
     async fn ask(&self, write: Write, survives: Survives, may_be_refused: bool) -> Result<Wrote, StoreError> {
-        let answer = self.asked(write, survives, may_be_refused).await;
-        answer.unwrap_or_else(|_| Err(StoreError::Unavailable("this process stops".to_owned())))
+        self.asked(write, survives, may_be_refused).await.unwrap_or_else(|_| Err(stopping()))
     }
 
-    /// The same, for whoever may not wait for the answer. An acceptance whose answer nobody heard is looked after (`accepted_late`).
+    /// The same, waiting no longer than `patience`: `None` if there was no answer by then. An accept is then taken back.
+    async fn ask_patiently(&self, write: Write, survives: Survives) -> Option<Wrote> {
+        let mut answer = self.asked(write, survives, false);
+        let wrote = match tokio::time::timeout(self.config.patience, &mut answer).await {
+            Ok(answer) => answer.ok(),
+            Err(_) => {
+                // From here on the recorder knows that nobody waits; what it answered before that counts.
+                answer.close();
+                answer.try_recv().ok()
+            }
+        };
+        wrote.and_then(Result::ok)
+    }
+
     fn asked(&self, write: Write, survives: Survives, may_be_refused: bool) -> oneshot::Receiver<Result<Wrote, StoreError>> {
         let (reply, answer) = oneshot::channel();
         self.send(vec![write], survives, After::Reply { reply, may_be_refused });
         answer
     }
+}
+
+fn stopping() -> StoreError {
+    StoreError::Unavailable("this process stops".to_owned())
 }
 
 /// Milliseconds of the calendar.

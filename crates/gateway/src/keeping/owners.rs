@@ -6,18 +6,19 @@
 //! Invariant: a run is taken over from a life that is over, by one gateway, once: by compare-and-set on its owner. Nobody's clock is compared.
 // contract: C-2 C-5 C-7
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
 use lifecycle::message::{DeadlineLeft, Usage};
-use lifecycle::{AttemptId, Cause, Deadline, Incarnation, OnDisconnect, Outcome, Time};
+use lifecycle::{AttemptId, Cause, Deadline, Incarnation, OnDisconnect, Outcome, RunKey, Time};
 use protocol::kept;
 use store::{StoreError, StoredRun, Survives, Write, Wrote};
 
 use super::{Keeper, Log, log, now_ms};
 use crate::calls::Calls;
 use crate::dispatch::Again;
+use crate::outside::Ending;
 
 /// Runs that are taken over at once.
 const TAKE_MAX: usize = 64;
@@ -30,18 +31,25 @@ const EXPIRE_EVERY: Duration = Duration::from_secs(60);
 /// Events of a run that are read at once.
 const PAGE: usize = 1024;
 
-/// What was seen of another life: the number of its beat, and since when.
-type Seen = HashMap<Incarnation, (u64, Time)>;
+/// What is known between two looks.
+#[derive(Default)]
+struct House {
+    /// What was seen of another life: the number of its beat, and since when.
+    seen: HashMap<Incarnation, (u64, Time)>,
+    /// Runs whose take-over was begun, and that neither go on here nor are somebody else's: the store may have done it and not said so, or been
+    /// away right after.
+    taking: HashSet<RunKey>,
+}
 
 impl Calls {
     /// Beats, watches the others, takes over, deletes what is over; for as long as the gateway serves.
     pub(crate) async fn keep_house(self: &Arc<Self>, keeper: &Keeper, name: &str) {
-        let mut seen = Seen::new();
+        let mut house = House::default();
         let mut expire = self.now();
         loop {
-            if let Err(why) = self.look_after(keeper, name, &mut seen).await {
+            if let Err(why) = self.look_after(keeper, name, &mut house).await {
                 // What was not seen while the store was away proves nothing.
-                seen.clear();
+                house.seen.clear();
                 tracing::debug!(%why, "the run store cannot be looked after");
             }
             if expire <= self.now() {
@@ -61,27 +69,34 @@ impl Calls {
         }
     }
 
-    async fn look_after(self: &Arc<Self>, keeper: &Keeper, name: &str, seen: &mut Seen) -> Result<(), StoreError> {
+    async fn look_after(self: &Arc<Self>, keeper: &Keeper, name: &str, house: &mut House) -> Result<(), StoreError> {
         let beat = Write::Beat { owner: self.incarnation, name: name.to_owned() };
         keeper.store.commit(vec![beat], Survives::Process).await?;
         let owners: HashMap<Incarnation, u64> = keeper.store.owners().await?.into_iter().collect();
-        seen.retain(|life, _| owners.contains_key(life));
+        for key in house.taking.clone() {
+            let run = keeper.store.run(&key).await?;
+            if let Some(run) = run.filter(|run| run.owner == self.incarnation && run.outcome.is_none() && !self.is_live(&key)) {
+                self.go_on(keeper, run).await?;
+            }
+            house.taking.remove(&key);
+        }
+        house.seen.retain(|life, _| owners.contains_key(life));
         for (life, beat) in owners.into_iter().filter(|(life, _)| *life != self.incarnation) {
-            let since = match seen.get(&life) {
+            let since = match house.seen.get(&life) {
                 Some((before, since)) if *before == beat => *since,
                 _ => self.now(),
             };
-            seen.insert(life, (beat, since));
+            house.seen.insert(life, (beat, since));
             // Nobody's: its owner left in good order. Exclusive: no other process can live.
             let is_over = life == Incarnation(0) || keeper.store.is_exclusive();
             if is_over || self.now().since(since) >= keeper.config.lease {
-                self.take_over(keeper, life).await?;
+                self.take_over(keeper, house, life).await?;
             }
         }
         Ok(())
     }
 
-    async fn take_over(self: &Arc<Self>, keeper: &Keeper, from: Incarnation) -> Result<(), StoreError> {
+    async fn take_over(self: &Arc<Self>, keeper: &Keeper, house: &mut House, from: Incarnation) -> Result<(), StoreError> {
         loop {
             let runs = keeper.store.owned(from, TAKE_MAX).await?;
             let count = runs.len();
@@ -90,11 +105,14 @@ impl Calls {
                     // It stays where it is until there is room here, or at another gateway.
                     return Ok(());
                 }
+                let key = run.key.clone();
+                house.taking.insert(key.clone());
                 let take = Write::TakeOver { run: run.key.clone(), from, to: self.incarnation };
                 let wrote = keeper.store.commit(vec![take], Survives::Process).await?.pop();
                 if let Some(Wrote::Taken(run)) = wrote {
                     self.go_on(keeper, *run).await?;
                 }
+                house.taking.remove(&key);
             }
             if count < TAKE_MAX {
                 return Ok(());
@@ -126,6 +144,7 @@ impl Calls {
         let own = DeadlineLeft { left: keeper.config.background_deadline, cause: Cause::GatewayDeadline };
         let now = self.now();
         let deadlines = asked.into_iter().chain([own]).map(|d| Deadline::from_left(now, d.left.saturating_sub(age), d.cause)).collect();
+        let ending = Ending::of(&run);
         self.open_again(Again {
             model: run.model.as_str().into(),
             created: u64::try_from(run.created_ms / 1000).unwrap_or(0),
@@ -134,7 +153,7 @@ impl Calls {
             begun: run.attempt,
             work,
             deadlines,
-            log: Log::after(&events),
+            log: Log::after(&events).ending(ending),
         });
         Ok(())
     }
@@ -149,7 +168,9 @@ impl Calls {
         let attempt = AttemptId { key: run.key.clone(), attempt: run.attempt };
         let said = log::end(run, &outcome);
         let last = run.keeps.then(|| log::event(&attempt, run.last_event + 1, &said));
-        let end = Write::End { attempt, owner: self.incarnation, outcome, usage: Usage::default(), last, now_ms: now_ms() };
+        let is_background = run.on_disconnect == OnDisconnect::Continue;
+        let hooks = if is_background { self.hooks_of_end(&run.key, &Ending::of(run), &outcome) } else { Vec::new() };
+        let end = Write::End { attempt, owner: self.incarnation, outcome, usage: Usage::default(), last, hooks, now_ms: now_ms() };
         keeper.write(end, Survives::Process);
     }
 }

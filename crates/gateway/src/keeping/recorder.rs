@@ -1,14 +1,14 @@
 //! The recorder: one task that commits what the table decided, in groups, in order, for as long as it takes.
 //!
-//! Invariant: jobs are committed in the order of their coming, each once; a job that was refused is undone by the next commit that works.
+//! Invariant: jobs are committed in the order of their coming, each once; an accept whose asker was told no, or went on without it, has no run, or one
+//! that ends by the very commit that would have accepted it.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use lifecycle::message::Usage;
-use lifecycle::{AttemptId, Cause, Outcome, RunKey};
+use lifecycle::{Cause, Outcome, RunKey};
 use store::{StoreError, Survives, Write, Wrote};
 use tokio::sync::{mpsc, oneshot};
 
@@ -30,6 +30,8 @@ pub(crate) struct Job {
     pub(super) writes: Vec<Write>,
     pub(super) survives: Survives,
     pub(super) after: After,
+    /// A commit with it was begun: it may be in the store, whatever the answer was.
+    pub(super) tried: bool,
 }
 
 /// Who wants to know what became of a job's (one) write.
@@ -42,10 +44,8 @@ pub(super) enum After {
     },
     /// It was a run's outcome: its readers may be told now.
     Ended(RunKey),
-    /// It was refused, and is to be undone.
-    Refused,
-    /// Nothing is written; somebody waits until all before it is.
-    Passed(oneshot::Sender<()>),
+    /// Somebody was told that it is not done, or no longer waits.
+    Disowned,
 }
 
 impl Calls {
@@ -67,11 +67,18 @@ impl Calls {
     async fn commit(self: &Arc<Self>, keeper: &Keeper, mut group: VecDeque<Job>) {
         let mut wait = RETRY;
         loop {
+            group.retain_mut(|job| {
+                let stays = job.is_owned_or_tried();
+                if !stays {
+                    keeper.waiting.fetch_sub(job.writes.len(), Ordering::Relaxed);
+                }
+                stays
+            });
+            if group.is_empty() {
+                return;
+            }
             let writes: Vec<Write> = group.iter().flat_map(|job| job.writes.iter().cloned()).collect();
             let survives = group.iter().map(|job| job.survives).max().unwrap_or(Survives::Process);
-            if writes.is_empty() {
-                return self.committed(keeper, group, Vec::new());
-            }
             let why = match keeper.store.commit(writes, survives).await {
                 Ok(wrote) => {
                     keeper.available.store(true, Ordering::Relaxed);
@@ -82,7 +89,7 @@ impl Calls {
             if keeper.available.swap(false, Ordering::Relaxed) {
                 tracing::error!(%why, waiting = keeper.waiting(), "the run store does not take what is written; it is tried again");
             }
-            group.iter_mut().for_each(|job| job.refuse(&why));
+            group.iter_mut().for_each(|job| job.failed(&why));
             tokio::time::sleep(wait).await;
             wait = (wait * 2).min(RETRY_MAX);
         }
@@ -93,46 +100,54 @@ impl Calls {
         for job in group {
             keeper.waiting.fetch_sub(job.writes.len(), Ordering::Relaxed);
             let last = job.writes.iter().filter_map(|_| wrote.next()).last();
-            match (job.after, last) {
-                (After::Passed(reply), _) => drop(reply.send(())),
-                (After::Nothing, _) | (_, None) => {}
-                (After::Reply { reply, .. }, Some(last)) => {
-                    if let (Err(Ok(wrote)), Some(write)) = (reply.send(Ok(last)), job.writes.first()) {
-                        self.accepted_late(keeper, write, &wrote);
+            let Some(last) = last else { continue };
+            match job.after {
+                After::Nothing | After::Disowned => {}
+                After::Reply { reply, .. } => {
+                    // Whoever asked went on without it just now.
+                    if reply.send(Ok(last)).is_err() {
+                        job.writes.into_iter().filter_map(disown).for_each(|write| keeper.write(write, job.survives));
                     }
                 }
-                (After::Ended(key), Some(last)) => self.outcome_kept(keeper, &key, last),
-                (After::Refused, Some(last)) => job.writes.first().into_iter().for_each(|write| self.undo(keeper, write, &last)),
+                After::Ended(key) => {
+                    self.outcome_kept(&key, last);
+                    keeper.ending.kept(&key);
+                }
             }
         }
     }
+}
 
-    /// A run that went on before its acceptance was written is there now, under the id that it has here; or nobody has that id, and it ends.
-    pub(super) fn accepted_late(&self, keeper: &Keeper, write: &Write, wrote: &Wrote) {
-        let Write::Accept(new) = write else { return };
-        match wrote {
-            Wrote::Accepted(run) if self.journal.run(&RunKey { tenant: new.tenant.clone(), run: run.clone() }).is_some() => {}
-            Wrote::Accepted(_) => self.undo(keeper, write, wrote),
-            _ => tracing::warn!(fresh = %new.fresh, "a run went on while the run store did not answer; now it has no place in it"),
-        }
-    }
-
-    /// A run whose acceptance was refused while the store was away is there now: it ends without having begun.
-    fn undo(&self, keeper: &Keeper, write: &Write, wrote: &Wrote) {
-        let (Write::Accept(new), Wrote::Accepted(run)) = (write, wrote) else { return };
-        let key = RunKey { tenant: new.tenant.clone(), run: run.clone() };
-        let outcome = Outcome::because(Cause::QueueFull, "the run store was not available; the request was refused");
-        let attempt = AttemptId { key, attempt: 0 };
-        let write = Write::End { attempt, owner: self.incarnation, outcome, usage: Usage::default(), last: None, now_ms: now_ms() };
-        keeper.write(write, Survives::Process);
-    }
+/// What takes an accept back. A run that nobody was told of ends without having begun, or never is.
+fn disown(write: Write) -> Option<Write> {
+    let Write::Accept(new) = write else { return None };
+    let outcome = Outcome::because(Cause::QueueFull, "the run store did not answer in time; the request has no run of this id");
+    Some(Write::Disown { new, outcome, now_ms: now_ms() })
 }
 
 impl Job {
+    /// Before a commit: an accept that nobody waits for is taken back if it may be in the store already, and else was never asked for.
+    fn is_owned_or_tried(&mut self) -> bool {
+        if let After::Reply { reply, .. } = &self.after
+            && reply.is_closed()
+            && matches!(self.writes.first(), Some(Write::Accept(_)))
+        {
+            self.after = After::Disowned;
+        }
+        if matches!(self.after, After::Disowned) {
+            if !self.tried {
+                return false;
+            }
+            self.writes = std::mem::take(&mut self.writes).into_iter().map(|write| disown(write.clone()).unwrap_or(write)).collect();
+        }
+        self.tried = true;
+        true
+    }
+
     /// Tells whoever can be refused that it is.
-    fn refuse(&mut self, why: &StoreError) {
+    fn failed(&mut self, why: &StoreError) {
         if let After::Reply { may_be_refused: true, .. } = self.after
-            && let After::Reply { reply, .. } = std::mem::replace(&mut self.after, After::Refused)
+            && let After::Reply { reply, .. } = std::mem::replace(&mut self.after, After::Disowned)
         {
             // Whoever no longer waits does not know either.
             let _ = reply.send(Err(why.clone()));

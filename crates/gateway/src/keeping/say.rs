@@ -11,6 +11,9 @@ use super::recorder::After;
 use super::{Keeper, now_ms};
 use crate::calls::{Calls, Entry};
 
+/// What the reader of a background run is told when this gateway stops.
+const GOES_ON: &str = "the server is shutting down; the run goes on without its reader and can be followed by its id";
+
 impl Keeper {
     /// A run went on though the store had not answered in time.
     pub(super) fn is_late(&self) {
@@ -23,9 +26,14 @@ impl Calls {
     /// when the store has it; one that readers are told before there is an outcome is no event of the run.
     pub(crate) fn say(&self, entry: &mut Entry, said: Said) {
         if let Said::End { .. } = &said {
-            return match &mut entry.log.end {
-                Some(end) => end.said = Some(said),
-                None => entry.seats.send(&said, self.now()),
+            return match (&mut entry.log.end, entry.log.parked) {
+                (Some(end), _) => end.said = Some(said),
+                (None, false) => entry.seats.send(&said, self.now()),
+                // This reading ends, and the run does not.
+                (None, true) => {
+                    let outcome = Outcome::because(Cause::Shutdown, GOES_ON);
+                    entry.seats.send(&Said::End { outcome, usage: entry.dispatch.usage() }, self.now());
+                }
             };
         }
         let number = match entry.log.say(&said) {
@@ -47,24 +55,26 @@ impl Calls {
     /// A run's outcome is set: it is written, and its readers are told when it is there.
     pub(crate) fn keep_end(&self, entry: &mut Entry, outcome: &Outcome) {
         let Some(keeper) = &self.keeper else { return };
-        keeper.ends.decided(&entry.key, entry.log.is_background, self.now());
+        // One that is left to another gateway does not end: what this one says of it from here on is nobody's.
+        keeper.ending.begin(&entry.key, entry.log.is_background);
         if entry.log.parked {
-            // It ends here only, so it has no outcome.
             return;
         }
         let attempt = AttemptId { key: entry.key.clone(), attempt: entry.dispatch.call().attempt() };
         let usage = entry.dispatch.usage();
         let said = Said::End { outcome: outcome.clone(), usage };
         let last = entry.log.keeps.then(|| log::event(&attempt, entry.log.end_number(), &said));
-        let end = Write::End { attempt, owner: self.incarnation, outcome: outcome.clone(), usage, last, now_ms: now_ms() };
-        let survives = if entry.log.is_background { Survives::Machine } else { Survives::Process };
+        let is_background = entry.log.is_background;
+        let hooks = if is_background { self.hooks_of_end(&entry.key, &entry.log.ending, outcome) } else { Vec::new() };
+        let end = Write::End { attempt, owner: self.incarnation, outcome: outcome.clone(), usage, last, hooks, now_ms: now_ms() };
+        let survives = if is_background { Survives::Machine } else { Survives::Process };
         entry.log.end = Some(End { since: self.now(), said: None });
         keeper.send(vec![end], survives, After::Ended(entry.key.clone()));
     }
 
     /// The store has a run's outcome: this gateway's, or, if another one had taken the run over, that one's.
-    pub(super) fn outcome_kept(&self, keeper: &Keeper, key: &RunKey, wrote: Wrote) {
-        keeper.ends.kept(key);
+    pub(super) fn outcome_kept(&self, key: &RunKey, wrote: Wrote) {
+        self.outside.put();
         self.with(key, |entry| {
             // Readers who were told already, or wait for nothing, are told nothing.
             let Some(said) = entry.log.end.take().and_then(|end| end.said) else { return };
@@ -106,11 +116,26 @@ impl Calls {
     }
 
     /// Background runs that still run at a shutdown's end are written down no further: here they are cancelled, and whoever takes them over
-    /// goes on with them.
+    /// goes on with them. One whose caller still waits for its answer's beginning is refused by that, so it goes on nowhere.
     // contract: C-25
     pub(crate) fn park_background(&self) {
+        let is_answered = |entry: &Entry| entry.seats.open() == 0 || entry.log.was_accepted();
         if self.keeper.is_some() {
-            self.each(|entry| entry.log.is_background && entry.dispatch.call().outcome().is_none(), |entry| entry.log.parked = true);
+            self.each(
+                |entry| entry.log.is_background && is_answered(entry) && entry.dispatch.call().outcome().is_none(),
+                |entry| entry.log.parked = true,
+            );
+        }
+    }
+
+    /// Whether a run's outcome, if the journal has one, may be told to somebody who looks.
+    // contract: C-5. What is told once holds for ever, so it is in the store first.
+    pub(crate) async fn may_tell_outcome(&self, key: &RunKey) -> bool {
+        match &self.keeper {
+            Some(keeper) if self.journal.run(key).is_some_and(|run| run.outcome.is_some()) => {
+                keeper.ending.may_be_told(key, keeper.config.patience).await
+            }
+            _ => true,
         }
     }
 

@@ -1,18 +1,18 @@
-//! What is told while the run store is behind: no outcome that a crash could undo, and none that it does not come to have.
-// contract: C-5 C-6 C-26
+//! What the next life of a gateway has to know of a run: that its end is wanted, its deadline, and that a reader may have had more of it.
+// contract: C-7 C-22 C-26
 
 use std::sync::Arc;
 
 use gateway::GatewayConfig;
 use lifecycle::message::Delta;
-use lifecycle::{AttemptId, Cause, Incarnation, OnDisconnect, Outcome, RunId, RunKey, Said, Tenant};
+use lifecycle::{AttemptId, Cause, Incarnation, OnDisconnect, RunId, RunKey, Said, Tenant};
 use protocol::kept;
 use serde_json::{Value, json};
 use store::memory::Memory;
 use store::{NewRun, RunStore, StoreConfig, StoredEvent, StoredRun, Survives, Write};
 
 use crate::simulated::{Stand, kept_stand};
-use crate::wire::{cancel, chat_request, get, ms, read_reply, read_until, request_text, send};
+use crate::wire::{cancel, ms, read_reply, read_until, request_text, send};
 
 /// The owner of what another life of a gateway has left.
 const FORMER: Incarnation = Incarnation(9);
@@ -24,12 +24,6 @@ async fn kept() -> (Stand, Arc<Memory>) {
 
 fn key(id: &str) -> RunKey {
     RunKey { tenant: Tenant::default(), run: RunId::parse(id).expect("an id") }
-}
-
-async fn finish(stand: &mut Stand, attempt: &AttemptId) {
-    let last = stand.worker.delta(attempt, 0, "Rhine", &[8], Some(Cause::Stop));
-    stand.worker.step(vec![last]).await;
-    stand.worker.end(attempt, Outcome::of(Cause::Stop), 2).await;
 }
 
 /// Looks again and again until it is so.
@@ -45,60 +39,6 @@ async fn until<T>(what: &str, mut look: impl AsyncFnMut() -> Option<T>) -> T {
 
 async fn stored(memory: &Memory, id: &str) -> Option<StoredRun> {
     memory.run(&key(id)).await.expect("the store is there")
-}
-
-async fn run(stand: &Stand, id: &str) -> Value {
-    get(stand.addr, &format!("/v1/runs/{id}")).await.json()
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn nobody_is_told_an_outcome_of_a_background_run_before_the_store_has_it() {
-    let (mut stand, memory) = kept().await;
-    let body = json!({"input": "hi", "background": true}).to_string();
-    let request = request_text("POST", "/v1/responses", "X-Request-Id: r1\r\n", &body);
-    assert_eq!(read_reply(&mut send(stand.addr, &request).await).await.status, 200);
-    let attempt = stand.worker.accept().await.attempt;
-    until("its beginning is written", async || stored(&memory, "r1").await.filter(|run| run.attempt == 1 && run.last_event == 1)).await;
-    memory.set_away(true);
-    finish(&mut stand, &attempt).await;
-    until("it is decided", async || stand.journal.run(&key("r1")).filter(|run| run.outcome.is_some() && run.settled)).await;
-    for _ in 0..2 {
-        let told = run(&stand, "r1").await;
-        assert_eq!((&told["outcome"], &told["state"], &told["settled"]), (&Value::Null, &json!("stopping"), &json!(false)), "{told}");
-        let listed = get(stand.addr, "/v1/runs").await.json();
-        assert_eq!(listed["data"][0]["outcome"], Value::Null, "{listed}");
-    }
-    memory.set_away(false);
-    let told = until("it is told", async || Some(run(&stand, "r1").await).filter(|run| run["outcome"]["cause"] == "stop")).await;
-    assert_eq!((&told["state"], &told["settled"]), (&json!("ended"), &json!(true)), "{told}");
-    assert_eq!(stored(&memory, "r1").await.and_then(|run| run.outcome).map(|outcome| outcome.cause), Some(Cause::Stop));
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn an_interactive_run_that_went_on_without_the_store_is_there_when_it_is_back() {
-    let (mut stand, memory) = kept().await;
-    memory.set_away(true);
-    for wish in [Some("wished"), None] {
-        let request = match wish {
-            Some(id) => chat_request(id, ""),
-            None => chat_request("", "").replace("X-Request-Id: \r\n", ""),
-        };
-        let mut socket = send(stand.addr, &request).await;
-        let attempt = stand.worker.accept().await.attempt;
-        finish(&mut stand, &attempt).await;
-        let reply = read_reply(&mut socket).await;
-        let id = reply.header("x-request-id").expect("an id");
-        assert_eq!((reply.status, wish.unwrap_or(&id)), (200, id.as_str()));
-        // What its caller was told is there for whoever asks.
-        until("it is told", async || Some(run(&stand, &id).await).filter(|run| run["outcome"]["cause"] == "stop")).await;
-        memory.set_away(false);
-        let kept = until("it is kept", async || stored(&memory, &id).await.filter(|run| run.outcome.is_some())).await;
-        assert_eq!(kept.outcome.map(|outcome| outcome.cause), Some(Cause::Stop));
-        memory.set_away(true);
-    }
-    memory.set_away(false);
-    let owners = memory.owners().await.expect("the store is there");
-    assert_eq!(owners, [], "every run in the store has an outcome");
 }
 
 // contract: C-7

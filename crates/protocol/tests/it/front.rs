@@ -9,7 +9,7 @@ use crate::samples;
 
 fn request(params: wire::Params) -> wire::GenerateRequest {
     let prompt = wire::generate_request::Prompt::Text(wire::Text { text: "Once".into() });
-    wire::GenerateRequest { model: "m".into(), prompt: Some(prompt), params: Some(params), run: Some("r1".into()) }
+    wire::GenerateRequest { model: "m".into(), prompt: Some(prompt), params: Some(params), run: Some("r1".into()), on_disconnect: None }
 }
 
 #[test]

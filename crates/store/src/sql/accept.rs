@@ -8,7 +8,8 @@
 use std::collections::HashSet;
 use std::sync::LazyLock;
 
-use lifecycle::{OutcomeKind, RunId, RunKey};
+use lifecycle::message::Usage;
+use lifecycle::{AttemptId, Outcome, OutcomeKind, RunId, RunKey};
 
 use super::db::Arg;
 use super::rows::{self, RunRow, life_text, of_run, run_columns, sealed};
@@ -47,6 +48,11 @@ pub(crate) fn names(new: &NewRun) -> impl Iterator<Item = RunId> {
     wished.chain(std::iter::once(new.fresh.clone()))
 }
 
+/// The name under which this very accept was committed before, given the names that are taken and by which `fresh`.
+fn own(new: &NewRun, taken: &[(String, String)]) -> Option<RunId> {
+    names(new).find(|name| taken.iter().any(|(run, fresh)| run == name.as_str() && fresh == new.fresh.as_str()))
+}
+
 impl Tx<'_> {
     pub async fn accept(&mut self, new: &NewRun) -> Result<Wrote, Trouble> {
         if let Some((name, digest)) = &new.joining {
@@ -71,13 +77,19 @@ impl Tx<'_> {
             }
             // One look at all of them, so that a name that everybody asks for is no hundred statements.
             let rows = self.taken(new).await?;
-            let ours = |name: &RunId| rows.iter().any(|(run, fresh)| run == name.as_str() && fresh == new.fresh.as_str());
-            if let Some(again) = names(new).find(ours) {
+            if let Some(again) = own(new, &rows) {
                 return Ok(Wrote::Accepted(again));
             }
             taken.extend(rows.into_iter().map(|(run, _)| run));
         }
         self.stands(&RunKey { tenant: new.tenant.clone(), run: new.fresh.clone() }).await
+    }
+
+    pub async fn disown(&mut self, new: &NewRun, outcome: Outcome, now_ms: i64) -> Result<Wrote, Trouble> {
+        let rows = self.taken(new).await?;
+        let Some(run) = own(new, &rows) else { return Ok(Wrote::Absent) };
+        let attempt = AttemptId { key: RunKey { tenant: new.tenant.clone(), run }, attempt: 0 };
+        self.end((attempt, new.owner), (outcome, Usage::default()), (None, Vec::new()), now_ms).await
     }
 
     async fn taken(&mut self, new: &NewRun) -> Result<Vec<(String, String)>, Trouble> {

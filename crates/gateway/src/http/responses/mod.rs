@@ -33,7 +33,6 @@ use lifecycle::RunId;
 use tokio::sync::watch;
 
 use self::fold::Fold;
-use self::runs::Runs;
 use self::stored::{Found, Page};
 use self::stream::{Events, Follower};
 use super::error::ApiError;
@@ -97,7 +96,7 @@ async fn show(
         Look::Follow { after } => match calls.come_back(&found.run.key, &conn) {
             // To read what is live here is to be one of its readers: whoever comes back within its grace keeps it going.
             Some(reader) => sse(Body::new(Events::new(reader?, Fold::new(found.head), &[], after, comments(&calls)))),
-            None => followed(&calls, conn, stop, found, after).await?,
+            None => followed(&calls, conn, stop, found, after)?,
         },
     };
     Ok(about(response, &run, &requested))
@@ -147,7 +146,7 @@ async fn input_items(
 }
 
 /// The events of a response behind `after`, for somebody who is none of its readers.
-async fn followed(
+fn followed(
     calls: &Arc<Calls>,
     conn: Arc<ConnState>,
     stop: watch::Receiver<bool>,
@@ -155,7 +154,8 @@ async fn followed(
     after: Option<u64>,
 ) -> Result<Response, ApiError> {
     let gone = || stored::no_response(&object::response_id(&found.run.key.run));
-    let follow = Runs::follow(calls, &found.run.key, 0).await?.ok_or_else(gone)?;
+    // Not by way of the store: one that is away by now would make a refusal of a run that was accepted.
+    let follow = calls.follow_known(&found.run.key, 0).ok_or_else(gone)?;
     let events = Events::new(Follower::new(follow, Some(conn)), Fold::new(found.head), &[], after, comments(calls));
     Ok(sse(Body::new(Until::new(Body::new(events), stop))))
 }

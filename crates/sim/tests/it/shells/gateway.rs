@@ -132,6 +132,14 @@ impl Gateway {
                 }
                 self.place_waiting();
             }
+            LinkEvent::Refused { incarnation } => {
+                self.stage.tell(&self.name, format!("nobody listens where worker-{} was", worker.0));
+                if self.workers.refused(worker, incarnation) {
+                    for run in self.runs.keys().copied().collect::<Vec<_>>() {
+                        self.act(run, |dispatch, now| dispatch.worker_refused(worker, incarnation, now));
+                    }
+                }
+            }
             LinkEvent::Silent => {
                 self.stage.tell(&self.name, format!("worker-{} is silent", worker.0));
                 self.workers.heard(worker, false);
@@ -219,10 +227,10 @@ impl Gateway {
                 DispatchEffect::Tell(Said::Delta(delta)) => self.stage.delivered(run, &delta.tokens),
                 DispatchEffect::Tell(Said::End { outcome, .. }) => {
                     self.stage.tell(&self.name, format!("run {run} ends: {}", outcome.cause));
-                    // The caller reads at once.
-                    self.delivered(run, Delivery::Complete);
+                    // The caller reads at once; an end before there is an outcome is not the answer's.
+                    let is_outcome = self.runs.get(&run).is_some_and(|d| d.call().outcome().is_some());
+                    self.delivered(run, if is_outcome { Delivery::Complete } else { Delivery::Partial });
                 }
-                DispatchEffect::Dismiss { .. } => self.delivered(run, Delivery::Partial),
                 DispatchEffect::Journal { event: Event::OutcomeSet { outcome }, .. } => self.stage.ended(run, outcome.cause),
                 DispatchEffect::Journal { event: Event::Settled { proven }, .. } => {
                     self.stage.tell(&self.name, format!("run {run} settled, proven: {proven}"));

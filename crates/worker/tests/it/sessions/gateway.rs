@@ -228,7 +228,7 @@ impl Gateway {
                 GatewayEffect::Deliver(message) => self.deliver(message),
                 GatewayEffect::Lost { why, .. } => self.lost.push(why),
                 GatewayEffect::Close { .. } => self.hang_up(),
-                GatewayEffect::Here { .. } | GatewayEffect::Silent | GatewayEffect::Back => {}
+                GatewayEffect::Here { .. } | GatewayEffect::Refused { .. } | GatewayEffect::Silent | GatewayEffect::Back => {}
             }
         }
     }

@@ -110,11 +110,6 @@ impl<R: Rules> Dispatch<R> {
         &self.call
     }
 
-    /// Its counts, as far as they are known.
-    pub const fn usage(&self) -> Usage {
-        self.usage
-    }
-
     /// Whether it waits for a worker.
     pub fn is_waiting(&self) -> bool {
         self.call.state() == CallState::Accepted

@@ -3,11 +3,17 @@
 //! Invariant: nothing is changed here.
 
 use super::Dispatch;
+use crate::message::Usage;
 use crate::rules::Rules;
 use crate::workers::{Load, WorkerIndex};
 use crate::{Incarnation, Time};
 
 impl<R: Rules> Dispatch<R> {
+    /// Its counts, as far as they are known.
+    pub const fn usage(&self) -> Usage {
+        self.usage
+    }
+
     /// Whether it wants this attempt to stay on this life of this worker (C-23).
     pub fn claims(&self, worker: WorkerIndex, life: Incarnation, attempt: u32) -> bool {
         self.is_at(worker, life) && self.call.attempt() == attempt && self.call.is_at_worker()

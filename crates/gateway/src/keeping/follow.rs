@@ -87,13 +87,8 @@ impl Follow {
             return Ok(true);
         }
         let Some(keeper) = &self.calls.keeper else { return Ok(false) };
-        let run = keeper.store.run(&self.key).await?;
-        if run.as_ref().is_some_and(|run| run.outcome.is_none()) {
+        if keeper.store.run(&self.key).await?.is_some_and(|run| run.outcome.is_none()) {
             return Ok(false);
-        }
-        // Who read an interactive run that was lost with its gateway may have more of it than was written, and is still to be told the end.
-        if let Some(run) = run.filter(|run| self.after > run.last_event) {
-            self.after = run.last_event.saturating_sub(1);
         }
         // It may have ended between the two looks.
         let last = self.page().await?;

@@ -1,18 +1,16 @@
-//! What the next life of a gateway has to know of a run: that its end is wanted, its deadline, and that a reader may have had more of it.
-// contract: C-7 C-22 C-26
+//! What the next life of a gateway has to know of a run: that its end is wanted, and the deadline that its caller gave.
+// contract: C-7 C-22
 
 use std::sync::Arc;
 
 use gateway::GatewayConfig;
-use lifecycle::message::Delta;
-use lifecycle::{AttemptId, Cause, Incarnation, OnDisconnect, RunId, RunKey, Said, Tenant};
-use protocol::kept;
+use lifecycle::{Cause, Incarnation, OnDisconnect, RunId, RunKey, Tenant};
 use serde_json::{Value, json};
 use store::memory::Memory;
-use store::{NewRun, RunStore, StoreConfig, StoredEvent, StoredRun, Survives, Write};
+use store::{NewRun, RunStore, StoreConfig, StoredRun, Survives, Write};
 
 use crate::simulated::{Stand, kept_stand};
-use crate::wire::{cancel, ms, read_reply, read_until, request_text, send};
+use crate::wire::{cancel, ms, read_reply, request_text, send};
 
 /// The owner of what another life of a gateway has left.
 const FORMER: Incarnation = Incarnation(9);
@@ -92,37 +90,5 @@ fn former(id: &str) -> NewRun {
         expires_ms: None,
         request: None,
         joining: None,
-    }
-}
-
-/// A run of a life that was lost: two events were written, and its reader had had more.
-async fn lost(memory: &Memory) {
-    let attempt = AttemptId { key: key("lost"), attempt: 1 };
-    let delta = Delta { attempt: attempt.clone(), sequence: 0, text: "The ".into(), tokens: vec![7], logprobs: Vec::new(), finish: None };
-    let events = [Said::Accepted, Said::Delta(delta)];
-    let events = events.iter().zip(1..).map(|(said, number)| StoredEvent { number, body: kept::said(&attempt, said) }).collect();
-    let writes = vec![
-        Write::Accept(Box::new(former("lost"))),
-        Write::Begin { run: attempt.key.clone(), from: 0, owner: FORMER },
-        Write::Append { attempt, owner: FORMER, events },
-    ];
-    memory.commit(writes, Survives::Machine).await.expect("the store is there");
-}
-
-// contract: C-7
-#[tokio::test(flavor = "multi_thread")]
-async fn who_had_more_of_a_lost_run_than_was_written_is_told_its_end() {
-    let memory = Memory::new(StoreConfig::at("memory"), true);
-    lost(&memory).await;
-    let stand = kept_stand(GatewayConfig::default(), Some(memory.clone())).await;
-    for after in [2, 3, 9] {
-        let mut socket = send(stand.addr, &request_text("GET", &format!("/v1/runs/lost/events?after={after}"), "", "")).await;
-        if after != 3 {
-            let told = read_until(&mut socket, "worker_lost").await;
-            assert!(told.contains("id: 3\nevent: end"), "{told}");
-        } else {
-            let told = read_reply(&mut socket).await;
-            assert_eq!(told.body, "", "it has all of it");
-        }
     }
 }

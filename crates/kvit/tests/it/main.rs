@@ -31,6 +31,7 @@ mod lost;
 mod outside;
 mod pipelined;
 mod raced;
+mod restarts;
 mod server;
 mod servers;
 mod soak;

@@ -244,7 +244,16 @@ impl World {
 
     fn change_weather(&mut self) {
         let (away, shaky) = (self.rng.below(3) == 0, self.rng.below(2) == 0);
-        self.tell(format!("the store is {}", if away { "away" } else if shaky { "shaky" } else { "well" }));
+        self.tell(format!(
+            "the store is {}",
+            if away {
+                "away"
+            } else if shaky {
+                "shaky"
+            } else {
+                "well"
+            }
+        ));
         self.weather.away.store(away, Ordering::SeqCst);
         self.weather.shaky.store(shaky, Ordering::SeqCst);
     }
@@ -280,9 +289,7 @@ impl World {
                 let body = json!({"input": text, "background": true, "max_output_tokens": tokens, "stream": stream});
                 ("/v1/responses", body, if stream { What::Response(tag) } else { What::Object(tag) })
             }
-            (true, false) => {
-                ("/v1/responses", json!({"input": text, "max_output_tokens": tokens, "stream": true}), What::Response(tag))
-            }
+            (true, false) => ("/v1/responses", json!({"input": text, "max_output_tokens": tokens, "stream": true}), What::Response(tag)),
             (false, _) => {
                 let turn = json!([{"role": "user", "content": text}]);
                 ("/v1/chat/completions", json!({"messages": turn, "max_tokens": tokens, "stream": true}), What::Chat(tag))
@@ -526,7 +533,8 @@ impl World {
     fn text(&mut self, id: &str) {
         let run = &self.model.runs[id];
         let deltas = run.events.values().filter(|(kind, _)| kind == "delta");
-        let text: String = deltas.map(|(_, data)| serde_json::from_str::<Value>(data).expect("JSON")["text"].as_str().expect("text").to_owned()).collect();
+        let text: String =
+            deltas.map(|(_, data)| serde_json::from_str::<Value>(data).expect("JSON")["text"].as_str().expect("text").to_owned()).collect();
         let whole: String = (1..=run.asked.tokens).map(|k| super::worker::piece(&run.asked.tag, k)).collect();
         let completed = run.outcome.as_ref().is_some_and(|(kind, ..)| kind == "completed");
         self.model.check(if completed { text == whole } else { whole.starts_with(&text) }, || format!("{id}: its text is {text:?}"));

@@ -217,10 +217,6 @@ async fn a_stop_leaves_what_was_answered_to_the_next_life_and_ends_what_it_refus
     let refused = read_reply(&mut waiting).await;
     assert_eq!((refused.status, refused.error().3), (503, "shutdown".into()));
     soon("the end", &mut stand.served).await.expect("no panic").expect("a stop in good order");
-    let outcome = |id: &str| all_of(&memory, id);
+    let outcome = async |id: &str| memory.run(&key(id)).await.expect("it is there").expect("a run").outcome;
     assert_eq!((outcome("answered").await, outcome("waiting").await), (None, Some(Outcome::of(Cause::Shutdown))));
-}
-
-async fn all_of(store: &Arc<Memory>, id: &str) -> Option<Outcome> {
-    store.run(&key(id)).await.expect("it is there").expect("a run").outcome
 }

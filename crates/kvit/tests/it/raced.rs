@@ -91,8 +91,8 @@ fn creator(caller: &mut Caller, mut text: String) -> (String, Ended) {
 fn race(server: &Server, id: &str, dice: &mut Dice, step: u64) -> Told {
     let mut body = chat_body(&format!("Race {id}"), TOKENS, true);
     body["ignore_eos"] = json!(true);
-    // Its events are kept for the key.
-    let headers = format!("Idempotency-Key: {id}\r\n");
+    // Its events are kept for the key. The connection ends with the answer, however many tokens a piece of text has.
+    let headers = format!("Idempotency-Key: {id}\r\nConnection: close\r\n");
     let mut caller = Caller::post_with(server, "/v1/chat/completions", id, &headers, &body);
     let mut cancel = server.connect();
     let mut text = caller.read_tokens(1);

@@ -44,10 +44,13 @@ fn outcome(run: &Value) -> Ended {
     (part("kind"), part("cause"))
 }
 
-/// A model whose step takes longer than a cancel's way to the server.
+/// A store that is waited for, however slow the disk, and a model whose step takes longer than a cancel's way to the server.
 fn start(store: &Path) -> Server {
     let store = store.to_str().expect("a path");
-    Server::start(&lasting_model(), &["--log", "error", "--store", store, "--max-running", "4", "--threads", "1"])
+    Server::start(
+        &lasting_model(),
+        &["--log", "error", "--store", store, "--max-running", "4", "--threads", "1", "--store-patience-ms", "60000"],
+    )
 }
 
 /// A request whose answer ends its connection, sent.

@@ -21,6 +21,7 @@ use crate::conn::ConnState;
 use crate::feed::Item;
 use crate::joining::{JoinKey, Joining};
 use crate::keeping::{Keeper, Log};
+use crate::outside::Outside;
 use crate::records::Kept;
 use crate::seats::{SeatId, Seats};
 use crate::{LinkClosed, SendDown};
@@ -108,6 +109,8 @@ pub(crate) struct Calls {
     table: Mutex<Table>,
     /// Where runs are kept; `None` if they end with the process.
     pub(crate) keeper: Option<Arc<Keeper>>,
+    /// What is done outside for runs.
+    pub(crate) outside: Outside,
     /// Wakes the cancel driver.
     pub(crate) wake: Notify,
     /// Runs in the table.
@@ -120,6 +123,7 @@ pub(crate) struct Calls {
 
 impl Calls {
     pub(crate) fn new(config: GatewayConfig, journal: Journal, incarnation: Incarnation, links: Vec<LinkEnd>, workers: Workers) -> Calls {
+        let outside = Outside::new(config.outside.sends_max);
         Calls {
             config,
             journal,
@@ -127,6 +131,7 @@ impl Calls {
             links,
             table: Mutex::new(Table { workers, ..Table::default() }),
             keeper: None,
+            outside,
             wake: Notify::new(),
             live: watch::Sender::new(0),
             draining: AtomicBool::new(false),

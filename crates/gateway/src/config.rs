@@ -5,6 +5,7 @@
 use std::time::Duration;
 
 use crate::keys::Keys;
+use crate::outside::{UrlPrefixes, Webhooks};
 use lifecycle::OnDisconnect;
 
 /// The front door's limits and policies.
@@ -100,6 +101,62 @@ pub struct GatewayConfig {
     pub keys: Keys,
     /// What is kept of runs, where there is a run store.
     pub keep: KeepConfig,
+    /// What is done outside for runs, where there is a run store.
+    pub outside: OutsideConfig,
+}
+
+/// Effects, declared tools and webhooks.
+#[derive(Clone, Debug)]
+pub struct OutsideConfig {
+    /// Effects that a run may have. Default 100.
+    pub effects_max: usize,
+    /// Longest description and longest detail of an effect, and longest arguments of a declared tool, in bytes. Default 4096.
+    pub effect_text_bytes_max: usize,
+    /// How long an effect in flight is waited for once its run is over, before it is called unknown. Default 5 s.
+    pub effect_wait: Duration,
+    /// What declared tools may be sent to: URLs that begin like this. Default none.
+    pub tool_urls: UrlPrefixes,
+    /// Declared tools of one run. Default 8.
+    pub tools_max: usize,
+    /// Longest that one call of a tool may take. Default 30 s.
+    pub tool_timeout_max: Duration,
+    /// How often a tool that is safe to repeat is sent within one life of a gateway. Default 4.
+    pub tool_tries_max: u32,
+    /// Bytes of a tool's answer that are read. Default 64 KiB.
+    pub answer_bytes_max: usize,
+    /// Who is told of background runs' ends. Default nobody.
+    pub webhooks: Webhooks,
+    /// How long one try of a webhook may take. Default 15 s.
+    pub webhook_timeout: Duration,
+    /// How often one is tried. Default 10.
+    pub webhook_tries_max: u32,
+    /// First wait before it is tried again; each further one is four times as long. Default 5 s.
+    pub webhook_retry: Duration,
+    /// Longest such wait. Default 6 h.
+    pub webhook_retry_max: Duration,
+    /// Runs' tools and webhooks that are being sent at once. Default 16.
+    pub sends_max: usize,
+}
+
+impl Default for OutsideConfig {
+    fn default() -> Self {
+        OutsideConfig {
+            effects_max: 100,
+            effect_text_bytes_max: 4096,
+            effect_wait: Duration::from_secs(5),
+            tool_urls: UrlPrefixes::default(),
+            tools_max: 8,
+            tool_timeout_max: Duration::from_secs(30),
+            tool_tries_max: 4,
+            answer_bytes_max: 64 << 10,
+            webhooks: Webhooks::default(),
+            webhook_timeout: Duration::from_secs(15),
+            webhook_tries_max: 10,
+            webhook_retry: Duration::from_secs(5),
+            webhook_retry_max: Duration::from_secs(6 * 3600),
+            sends_max: 16,
+        }
+    }
 }
 
 /// The limits and waits around the run store.
@@ -176,6 +233,7 @@ impl Default for GatewayConfig {
             watch_every: Duration::from_millis(50),
             keys: Keys::default(),
             keep: KeepConfig::default(),
+            outside: OutsideConfig::default(),
             on_disconnect: OnDisconnect::Cancel,
             on_disconnect_chat: None,
             on_disconnect_completions: None,

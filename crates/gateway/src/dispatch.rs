@@ -20,6 +20,7 @@ use crate::feed::{FeedEnd, Reader};
 use crate::joining::Joining;
 use crate::keeping::Log;
 use crate::keys::Caller;
+use crate::outside::{Ending, Tool};
 use crate::records::Kept;
 use crate::seats::{SeatId, Seats};
 
@@ -52,6 +53,8 @@ pub(crate) struct Order {
     pub(crate) request: Option<Vec<u8>>,
     /// How long it is kept; `None` for the operator's default.
     pub(crate) expires: Option<Duration>,
+    /// What is called once its answer is complete.
+    pub(crate) tools: Vec<Tool>,
 }
 
 impl Order {
@@ -239,7 +242,8 @@ impl Calls {
 
     fn entry(&self, key: &RunKey, order: Order, place: u64) -> Entry {
         let is_background = order.is_background();
-        let log = Log::new(order.keeps(), is_background);
+        let ending = Ending { door: order.door.into(), has_tools: !order.tools.is_empty() };
+        let log = Log::new(order.keeps(), is_background).ending(ending);
         let (own, config) = match &self.keeper {
             Some(keeper) if is_background => (keeper.config.background_deadline, self.config.dispatch_background()),
             _ => (self.config.gateway_deadline, self.config.dispatch()),

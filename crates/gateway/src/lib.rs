@@ -21,6 +21,7 @@ mod joining;
 mod keeping;
 mod keys;
 mod links;
+mod outside;
 mod pulse;
 mod records;
 mod seats;
@@ -37,8 +38,9 @@ use lifecycle::{Incarnation, WorkerIndex, Workers};
 use observe::Journal;
 use tokio::sync::mpsc;
 
-pub use config::{GatewayConfig, KeepConfig};
+pub use config::{GatewayConfig, KeepConfig, OutsideConfig};
 pub use keys::{KEYS_MAX, Key, Keys, SECRET_MAX_LEN, SECRET_MIN_LEN, SecretDigest};
+pub use outside::{HookEvent, UrlPrefixes, Webhook, Webhooks};
 pub use wire::{Connecting, Identity, Network, System, WireConfig, drain, link, link_over};
 
 /// The worker's side of the link is closed: it takes no message any more.

@@ -84,6 +84,9 @@ pub(crate) async fn serve(
     // A reader that went with its connection settles its run, if the worker has let go of it.
     let mut live = calls.live.subscribe();
     let _ = tokio::time::timeout(LAST_LOOK, live.wait_for(|n| *n == 0)).await;
+    if calls.keeper.is_some() {
+        calls.outside.finish(config.settle).await;
+    }
     tasks.shutdown().await;
     if let Some((keeper, recorder)) = calls.keeper.as_ref().zip(recorder) {
         calls.leave_store(keeper).await;
@@ -104,6 +107,8 @@ fn keep(calls: &Arc<Calls>, jobs: Option<Jobs>, name: &Arc<str>, tasks: &mut Joi
     tasks.spawn(async move { heard.hear_store(&hearing).await });
     let (housed, housing, name) = (calls.clone(), keeper.clone(), name.clone());
     tasks.spawn(async move { housed.keep_house(&housing, &name).await });
+    let (sent, sending) = (calls.clone(), keeper.clone());
+    tasks.spawn(async move { sent.send_outside(&sending).await });
     let recording = calls.clone();
     Some(tokio::spawn(async move { recording.record(&keeper, &mut jobs).await }))
 }

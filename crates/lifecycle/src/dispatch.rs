@@ -110,11 +110,6 @@ impl<R: Rules> Dispatch<R> {
         &self.call
     }
 
-    /// Its counts, as far as they are known.
-    pub const fn usage(&self) -> Usage {
-        self.usage
-    }
-
     /// Whether it waits for a worker.
     pub fn is_waiting(&self) -> bool {
         self.call.state() == CallState::Accepted
@@ -123,11 +118,6 @@ impl<R: Rules> Dispatch<R> {
     /// Whether it waits, here or at a worker that has not answered yet.
     pub fn is_queued(&self) -> bool {
         matches!(self.call.state(), CallState::Accepted | CallState::Dispatched | CallState::HandedBack)
-    }
-
-    /// Whether nobody needs to wait for its release any more: it is there, or nobody can say it.
-    pub fn is_released_or_void(&self) -> bool {
-        matches!(self.call.state(), CallState::Released { .. } | CallState::Void { .. } | CallState::Settled { .. })
     }
 
     fn is_at(&self, worker: WorkerIndex, life: Incarnation) -> bool {
@@ -319,7 +309,12 @@ impl<R: Rules> Dispatch<R> {
         // At a worker it is the worker that knows whether the run still waits.
         passed.extend(Some(self.queue).filter(|queue| self.is_waiting() && queue.is_over(now)));
         passed.sort();
-        passed.into_iter().for_each(|deadline| self.wanted(deadline.cause(), now, effects));
+        for deadline in passed {
+            // One that nobody reads and no worker has is settled by the first, and nothing is said behind that.
+            if !self.call.is_settled() {
+                self.wanted(deadline.cause(), now, effects);
+            }
+        }
     }
 
     /// A worker has taken the run on, whether it says so or shows it.

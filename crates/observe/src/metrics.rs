@@ -16,6 +16,7 @@ use crate::accounts;
 use crate::exposition::{Family, Text};
 use crate::holdings::{self, Holdings};
 use crate::journal::Limits;
+use crate::outside::{self, Outside};
 use crate::view::RunState;
 
 /// Upper bounds of the histograms' buckets in microseconds: 100 µs (an in-process hop) to 60 s (a long prefill on a busy CPU).
@@ -37,6 +38,8 @@ pub struct Scrape<'a> {
     pub workers: &'a [WorkerScrape<'a>],
     /// What the process holds, cut for this scrape. `None` where nobody is asked.
     pub holdings: Option<&'a Holdings>,
+    /// What the process did outside. `None` where it does nothing there.
+    pub outside: Option<&'a Outside>,
 }
 
 /// A worker's part of a scrape.
@@ -194,6 +197,9 @@ impl Totals {
         accounts::expose(&mut text, scrape.workers);
         if let Some(holdings) = scrape.holdings {
             holdings::expose(&mut text, holdings);
+        }
+        if let Some(outside) = scrape.outside {
+            outside::expose(&mut text, outside);
         }
         self.expose_runs(&mut text);
         self.expose_work(&mut text);

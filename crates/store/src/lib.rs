@@ -22,7 +22,8 @@ use lifecycle::{Cause, Incarnation, RunKey, Tenant};
 use tokio::sync::broadcast;
 
 pub use config::StoreConfig;
-pub use run::{Effect, EffectState, Hook, RunQuery, StoredEvent, StoredRun};
+pub use lifecycle::EffectState;
+pub use run::{Effect, Hook, HookState, RunQuery, StoredEvent, StoredRun};
 pub use write::{NewRun, Write, Wrote};
 
 /// What a commit must survive before it returns.
@@ -98,6 +99,9 @@ pub trait RunStore: Send + Sync + 'static {
 
     /// Webhooks that are due, oldest first.
     async fn due_hooks(&self, now_ms: i64, limit: usize) -> Result<Vec<Hook>, StoreError>;
+
+    /// A run's webhooks in the order of their writing, those that are over included.
+    async fn hooks(&self, key: &RunKey) -> Result<Vec<HookState>, StoreError>;
 
     /// Deletes ended runs whose retention is over, with all that belongs to them; at most `limit`. How many it were.
     async fn expire(&self, now_ms: i64, limit: usize) -> Result<u64, StoreError>;

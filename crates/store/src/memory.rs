@@ -4,6 +4,8 @@
 //!
 //! Invariant: what it answers is what the trait says, in the plainest words that say it.
 
+mod outside;
+
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use async_trait::async_trait;
@@ -13,7 +15,7 @@ use tokio::sync::broadcast;
 use crate::sql::accept::{joinable, names};
 use crate::sql::db::storable;
 use crate::{
-    Effect, EffectState, Hook, NewRun, RunQuery, RunStore, StoreConfig, StoreError, StoredEvent, StoredRun, Survives, Wake, Write, Wrote,
+    Effect, Hook, HookState, NewRun, RunQuery, RunStore, StoreConfig, StoreError, StoredEvent, StoredRun, Survives, Wake, Write, Wrote,
 };
 
 #[derive(Clone)]
@@ -103,7 +105,7 @@ impl State {
                 let own = names(&new).map(named).find(|key| self.kept(key).is_some_and(|kept| kept.fresh == new.fresh.as_str()));
                 let Some(key) = own else { return Wrote::Absent };
                 let (attempt, usage) = (AttemptId { key, attempt: 0 }, lifecycle::message::Usage::default());
-                self.apply(Write::End { attempt, owner: new.owner, outcome, usage, last: None, now_ms }, wakes)
+                self.apply(Write::End { attempt, owner: new.owner, outcome, usage, last: None, hooks: Vec::new(), now_ms }, wakes)
             }
             Write::Begin { run, from, owner } => {
                 let attempt = AttemptId { key: run, attempt: from };
@@ -111,30 +113,9 @@ impl State {
                 kept.run.attempt += 1;
                 Wrote::Done
             }
-            Write::Append { attempt, owner, events } => {
-                let Some(kept) = self.current(&attempt, owner) else { return self.stands(&attempt.key) };
-                let numbers: Vec<u64> = events.iter().map(|event| event.number).collect();
-                let expected: Vec<u64> = (kept.run.last_event + 1..).take(events.len()).collect();
-                if events.is_empty() || numbers != expected {
-                    return self.stands(&attempt.key);
-                }
-                kept.run.last_event += events.len() as u64;
-                kept.events.extend(events);
-                wakes.push(Wake::Moved(attempt.key));
-                Wrote::Done
-            }
-            Write::End { attempt, owner, outcome, usage, last, now_ms } => {
-                let Some(kept) = self.current(&attempt, owner) else { return self.stands(&attempt.key) };
-                if last.as_ref().is_some_and(|last| last.number != kept.run.last_event + 1) {
-                    return self.stands(&attempt.key);
-                }
-                let reason = outcome.reason.as_deref().map(storable);
-                kept.run.outcome = Some(Outcome { cause: outcome.cause, reason });
-                (kept.run.usage, kept.run.ended_ms) = (usage, Some(now_ms));
-                kept.run.last_event += last.iter().len() as u64;
-                kept.events.extend(last);
-                wakes.push(Wake::Moved(attempt.key));
-                Wrote::Done
+            Write::Append { attempt, owner, events } => self.append(attempt, owner, events, wakes),
+            Write::End { attempt, owner, outcome, usage, last, hooks, now_ms } => {
+                self.end((attempt, owner), (outcome, usage), (last, hooks), (now_ms, wakes))
             }
             Write::Record { run, delivery, record } => match self.kept_mut(&run).filter(|kept| kept.run.outcome.is_some()) {
                 None => self.stands(&run),
@@ -168,20 +149,58 @@ impl State {
             }
             Write::Leave { owner } => {
                 self.lives.retain(|(life, _)| *life != owner);
+                self.runs
+                    .iter_mut()
+                    .map(|kept| &mut kept.run)
+                    .filter(|r| r.owner == owner && r.outcome.is_none())
+                    .for_each(|r| r.owner = Incarnation(0));
                 Wrote::Done
             }
             Write::Erase { run } => self.erase(&run),
-            Write::Intend { run, effect } => self.intend(&run, effect),
+            Write::Intend { run, effect, max } => self.intend(&run, effect, max),
             Write::Move { run, key, from, to, detail, now_ms } => self.move_effect((&run, &key), &from, (to, detail), now_ms),
-            Write::Hook(mut hook) => {
-                (hook.id, hook.url) = (storable(&hook.id), storable(&hook.url));
-                if self.hooks.iter().all(|there| there.hook.id != hook.id) {
-                    self.hooks.push(Outbox { hook, over: false });
-                }
+            Write::Hook(hook) => {
+                self.hook(hook);
                 Wrote::Done
             }
-            Write::HookTried { id, due_ms } => self.hook_tried(&storable(&id), due_ms),
+            Write::HookTaken { id, from_ms, due_ms } => self.hook_taken(&storable(&id), from_ms, due_ms),
+            Write::HookTried { id, due_ms, last } => self.hook_tried(&storable(&id), due_ms, &last),
         }
+    }
+
+    fn append(&mut self, attempt: AttemptId, owner: Incarnation, events: Vec<StoredEvent>, wakes: &mut Vec<Wake>) -> Wrote {
+        let Some(kept) = self.current(&attempt, owner) else { return self.stands(&attempt.key) };
+        let numbers: Vec<u64> = events.iter().map(|event| event.number).collect();
+        let expected: Vec<u64> = (kept.run.last_event + 1..).take(events.len()).collect();
+        if events.is_empty() || numbers != expected {
+            return self.stands(&attempt.key);
+        }
+        kept.run.last_event += events.len() as u64;
+        kept.events.extend(events);
+        wakes.push(Wake::Moved(attempt.key));
+        Wrote::Done
+    }
+
+    fn end(
+        &mut self,
+        (attempt, owner): (AttemptId, Incarnation),
+        (outcome, usage): (Outcome, lifecycle::message::Usage),
+        (last, hooks): (Option<StoredEvent>, Vec<Hook>),
+        (now_ms, wakes): (i64, &mut Vec<Wake>),
+    ) -> Wrote {
+        let Some(kept) = self.current(&attempt, owner) else { return self.stands(&attempt.key) };
+        if last.as_ref().is_some_and(|last| last.number != kept.run.last_event + 1) {
+            return self.stands(&attempt.key);
+        }
+        let reason = outcome.reason.as_deref().map(storable);
+        kept.run.outcome = Some(Outcome { cause: outcome.cause, reason });
+        (kept.run.usage, kept.run.ended_ms) = (usage, Some(now_ms));
+        kept.run.last_event += last.iter().len() as u64;
+        kept.events.extend(last);
+        kept.begin_no_effect(outcome.kind(), now_ms);
+        wakes.push(Wake::Moved(attempt.key));
+        hooks.into_iter().for_each(|hook| self.hook(hook));
+        Wrote::Done
     }
 
     fn accept(&mut self, new: NewRun) -> Wrote {
@@ -242,57 +261,6 @@ impl State {
         kept.events.clear();
         for effect in &mut kept.effects {
             (effect.description, effect.detail) = (String::new(), None);
-        }
-        Wrote::Done
-    }
-
-    fn intend(&mut self, run: &RunKey, mut effect: Effect) -> Wrote {
-        let Some(kept) = self.kept_mut(run) else { return Wrote::Absent };
-        (effect.key, effect.kind) = (storable(&effect.key), storable(&effect.kind));
-        if kept.run.erased {
-            (effect.description, effect.detail) = (String::new(), None);
-        }
-        if let Some(there) = kept.effects.iter().find(|there| there.key == effect.key) {
-            return Wrote::Effect(there.clone());
-        }
-        kept.effects.push(effect.clone());
-        Wrote::Effect(effect)
-    }
-
-    fn move_effect(
-        &mut self,
-        (run, key): (&RunKey, &str),
-        from: &[EffectState],
-        (to, detail): (EffectState, Option<Vec<u8>>),
-        now_ms: i64,
-    ) -> Wrote {
-        let Some(kept) = self.kept_mut(run) else { return Wrote::Absent };
-        let erased = kept.run.erased;
-        let Some(effect) = kept.effects.iter_mut().find(|effect| effect.key == storable(key)) else { return Wrote::Absent };
-        if !from.contains(&effect.state) {
-            return Wrote::EffectStands(effect.clone());
-        }
-        (effect.state, effect.updated_ms) = (to, now_ms);
-        if detail.is_some() && !erased {
-            effect.detail = detail;
-        }
-        Wrote::Effect(effect.clone())
-    }
-
-    fn hook_tried(&mut self, id: &str, due_ms: Option<i64>) -> Wrote {
-        let Some(at) = self.hooks.iter().position(|there| there.hook.id == id) else { return Wrote::Absent };
-        if self.hooks[at].over {
-            return Wrote::Done;
-        }
-        self.hooks[at].hook.tries += 1;
-        match due_ms {
-            Some(due_ms) => self.hooks[at].hook.due_ms = due_ms,
-            None => {
-                self.hooks[at].over = true;
-                if self.kept(&self.hooks[at].hook.run).is_none() {
-                    self.hooks.remove(at);
-                }
-            }
         }
         Wrote::Done
     }
@@ -378,6 +346,19 @@ impl RunStore for Memory {
         due.sort_by_key(|hook| hook.due_ms);
         due.truncate(limit);
         Ok(due)
+    }
+
+    async fn hooks(&self, key: &RunKey) -> Result<Vec<HookState>, StoreError> {
+        let state = self.state()?;
+        let theirs = state.hooks.iter().filter(|there| there.hook.run == *key);
+        let shown = theirs.map(|Outbox { hook, over }| HookState {
+            id: hook.id.clone(),
+            url: hook.url.clone(),
+            due_ms: Some(hook.due_ms).filter(|_| !over),
+            tries: hook.tries,
+            last: hook.last.clone(),
+        });
+        Ok(shown.collect())
     }
 
     async fn expire(&self, now_ms: i64, limit: usize) -> Result<u64, StoreError> {

@@ -1,7 +1,7 @@
 //! What is kept of a run, and how it is asked for.
 
 use lifecycle::message::Usage;
-use lifecycle::{Cause, Delivery, Incarnation, OnDisconnect, Outcome, OutcomeKind, RunId, RunKey};
+use lifecycle::{Cause, Delivery, EffectState, Incarnation, OnDisconnect, Outcome, OutcomeKind, RunId, RunKey};
 
 /// A run as it is kept.
 #[derive(Clone, PartialEq, Debug)]
@@ -68,43 +68,6 @@ pub struct RunQuery {
     pub limit: usize,
 }
 
-/// Where an outside effect stands (C-27).
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
-pub enum EffectState {
-    /// Somebody means to do it; nothing was sent.
-    Intended,
-    /// It may have been sent.
-    Submitted,
-    /// It is done.
-    Committed,
-    /// It was not done.
-    Failed,
-    /// Nobody can say.
-    Unknown,
-}
-
-impl EffectState {
-    /// Every state, in the contract's order.
-    pub const ALL: [EffectState; 5] =
-        [EffectState::Intended, EffectState::Submitted, EffectState::Committed, EffectState::Failed, EffectState::Unknown];
-
-    /// The contract's word.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            EffectState::Intended => "intended",
-            EffectState::Submitted => "submitted",
-            EffectState::Committed => "committed",
-            EffectState::Failed => "failed",
-            EffectState::Unknown => "unknown",
-        }
-    }
-
-    /// The state with this word.
-    pub fn parse(word: &str) -> Option<EffectState> {
-        Self::ALL.into_iter().find(|state| state.as_str() == word)
-    }
-}
-
 /// Something that a run did to the outside world, or meant to.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Effect {
@@ -141,4 +104,21 @@ pub struct Hook {
     pub due_ms: i64,
     /// How often it was tried.
     pub tries: u32,
+    /// What came of the last try, in a word.
+    pub last: Option<String>,
+}
+
+/// What became of a webhook so far.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct HookState {
+    /// Its id.
+    pub id: String,
+    /// Where to.
+    pub url: String,
+    /// When it is due; `None` once it is over.
+    pub due_ms: Option<i64>,
+    /// How often it was tried.
+    pub tries: u32,
+    /// What came of the last try, in a word.
+    pub last: Option<String>,
 }

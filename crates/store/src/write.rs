@@ -74,7 +74,8 @@ pub enum Write {
         events: Vec<StoredEvent>,
     },
     /// Set the outcome, with the event that says it (if events are kept): `Done` if none is set, the attempt is the current one and `owner` has
-    /// the run, else `Stands`. All effects that are `submitted` become `unknown` only by a write of their own.
+    /// the run, else `Stands`. If it is another than completed, the effects that are intended will not be begun, and fail with it; those that
+    /// are `submitted` become `unknown` only by a write of their own.
     End {
         /// The attempt; 0 if none began.
         attempt: AttemptId,
@@ -86,6 +87,8 @@ pub enum Write {
         usage: Usage,
         /// The last event; its number must follow the newest one's.
         last: Option<StoredEvent>,
+        /// What goes into the outbox with it, if it is `Done`: as [`Write::Hook`].
+        hooks: Vec<Hook>,
         /// Now.
         now_ms: i64,
     },
@@ -121,7 +124,8 @@ pub enum Write {
         /// What it is called.
         name: String,
     },
-    /// This life of a gateway is over in good order: `Done`. It owns nothing without an outcome.
+    /// This life of a gateway is over in good order: `Done`. What it leaves without an outcome is nobody's, the life 0's, from whom it may be
+    /// taken over at once.
     Leave {
         /// Which life.
         owner: Incarnation,
@@ -131,15 +135,18 @@ pub enum Write {
         /// The run.
         run: RunKey,
     },
-    /// Note an effect: `Effect` with it, or with the one that has its key already (which may be another); `Absent`. Of an erased run no texts
-    /// are kept.
+    /// Note an effect: `Effect` with it, or with the one that has its key already (which may be another); `Stands` if it is yet to be done and
+    /// none of the run's may begin; `Full` if the run has as many as it may; `Absent`. Of an erased run no texts are kept.
     Intend {
         /// The run.
         run: RunKey,
         /// In which state it begins, and all else.
         effect: Effect,
+        /// So many a run may have.
+        max: usize,
     },
-    /// Move an effect: `Effect` with what it is then, if it was in one of `from`; else `EffectStands` with what it is; `Absent`.
+    /// Move an effect: `Effect` with what it is then, if it was in one of `from`; else `EffectStands` with what it is; `Absent`. None is
+    /// submitted while none of the run's may begin.
     Move {
         /// The run.
         run: RunKey,
@@ -156,6 +163,15 @@ pub enum Write {
     },
     /// Put a webhook into the outbox: `Done`; the same id again is `Done` and changes nothing.
     Hook(Hook),
+    /// Take a webhook that is due, so that nobody else tries it before it is due again: `Done` if it is due at `from_ms`, else `Absent`.
+    HookTaken {
+        /// Its id.
+        id: String,
+        /// When it is due.
+        from_ms: i64,
+        /// When it is due again should nothing be heard of this try.
+        due_ms: i64,
+    },
     /// A webhook was tried: it is due again then, or `None` if it is over and its body is forgotten. `Done`, or `Absent`; one that is over
     /// stays so.
     HookTried {
@@ -163,6 +179,8 @@ pub enum Write {
         id: String,
         /// When again.
         due_ms: Option<i64>,
+        /// What came of it, in a word.
+        last: String,
     },
 }
 
@@ -185,6 +203,8 @@ pub enum Wrote {
     Effect(Effect),
     /// It changed nothing: the effect stands like this.
     EffectStands(Effect),
+    /// The run has as many effects as it may.
+    Full,
     /// There is no such run, effect or webhook.
     Absent,
 }

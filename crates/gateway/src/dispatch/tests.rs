@@ -46,6 +46,7 @@ fn order(tenant: &str, id: &str) -> Order {
         stored: false,
         request: None,
         expires: None,
+        tools: Vec::new(),
     }
 }
 

@@ -105,6 +105,7 @@ fn order(calls: &Calls, caller: Caller, headers: &HeaderMap, message: wire::Gene
         stored: false,
         request: None,
         expires: None,
+        tools: Vec::new(),
     })
 }
 

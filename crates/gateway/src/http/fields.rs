@@ -55,6 +55,11 @@ impl Fields {
         self.0.shift_remove(name).filter(|v| !v.is_null())
     }
 
+    /// Puts a field back that was taken, or a part of it.
+    pub(crate) fn put(&mut self, name: &str, value: Value) {
+        self.0.insert(name.to_owned(), value);
+    }
+
     /// A field of a type of its own.
     pub(crate) fn typed<T>(&mut self, name: &str, what: &str, read: impl Fn(&Value) -> Option<T>) -> Result<Option<T>, ApiError> {
         match self.take(name) {

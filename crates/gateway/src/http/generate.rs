@@ -154,6 +154,7 @@ fn order(
 ) -> Result<(Order, Shape), ApiError> {
     let mut fields = Fields::parse(body)?;
     let model = fields::model(&mut fields, &calls.models())?;
+    let tools = super::tools::take(&mut fields, &calls.config)?;
     let (prompt, common) = match kind {
         Kind::Chat => chat_wire::parse(fields)?,
         Kind::Text => text_wire::parse(fields)?,
@@ -172,6 +173,7 @@ fn order(
     };
     let route = if kind == Kind::Chat { Route::Chat } else { Route::Completions };
     let on_disconnect = calls.config.policy(route, stated, joining.is_some());
+    super::tools::check(&tools, on_disconnect, calls.keeper.is_some())?;
     let order = Order {
         caller,
         requested,
@@ -187,6 +189,7 @@ fn order(
         stored: false,
         request: None,
         expires: None,
+        tools,
     };
     Ok((order, shape))
 }

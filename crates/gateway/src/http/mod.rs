@@ -4,6 +4,7 @@
 
 pub(crate) mod chat;
 pub(crate) mod completions;
+pub(crate) mod effects;
 pub(crate) mod error;
 pub(crate) mod events;
 pub(crate) mod fields;
@@ -15,6 +16,7 @@ pub(crate) mod responses;
 pub(crate) mod runs;
 pub(crate) mod stored;
 pub(crate) mod stream;
+pub(crate) mod tools;
 pub(crate) mod workers;
 
 use std::sync::Arc;
@@ -25,7 +27,7 @@ use axum::extract::{Path, Request, State};
 use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, Uri, Version, header};
 use axum::middleware::{Next, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
-use axum::routing::{get, post};
+use axum::routing::{get, patch, post};
 use lifecycle::RunId;
 use lifecycle::message::ModelInfo;
 use observe::{Scrape, WorkerScrape};
@@ -67,6 +69,8 @@ pub(crate) fn router(calls: Arc<Calls>, stop: &watch::Receiver<bool>) -> Router 
         .route("/v1/runs/{id}", get(runs::show))
         .route("/v1/runs/{id}/cancel", post(runs::cancel))
         .route("/v1/runs/{id}/events", get(events::events))
+        .route("/v1/runs/{id}/effects", get(effects::show).post(effects::create))
+        .route("/v1/runs/{id}/effects/{key}", patch(effects::change))
         .route("/v1/kv", get(kv::account))
         .route("/v1/kv/blocks", get(kv::blocks))
         .route("/v1/workers", get(workers::list))
@@ -216,6 +220,7 @@ async fn metrics(State(calls): State<Arc<Calls>>) -> Response {
     let workers: Vec<_> = cuts.iter().map(|cut| WorkerScrape { name: &cut.name, snapshot: cut.snapshot.as_deref() }).collect();
     let holdings = crate::vitals::holdings(&calls);
     let (version, incarnation) = (env!("CARGO_PKG_VERSION"), calls.incarnation);
-    let scrape = Scrape { version, incarnation, workers: &workers, holdings: Some(&holdings) };
+    let outside = calls.keeper.is_some().then(|| calls.outside.counts.cut());
+    let scrape = Scrape { version, incarnation, workers: &workers, holdings: Some(&holdings), outside: outside.as_ref() };
     ([(header::CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")], calls.journal.metrics(&scrape)).into_response()
 }

@@ -75,11 +75,15 @@ async fn view(calls: &Calls, key: &RunKey) -> Result<Response, ApiError> {
         return Err(ApiError::store_down());
     }
     if let Some(run) = run {
-        return Ok(ok(&run));
+        let Ok(mut object) = serde_json::to_value(&run) else { return Ok(ok(&run)) };
+        super::effects::add(calls, key, &mut object).await;
+        return Ok(ok(&object));
     }
     let not_held = || ApiError::not_held(key.run.as_str(), calls.journal.recall(key), calls.journal.limits());
     let stored = calls.known(key).await.map_err(ApiError::store)?.ok_or_else(not_held)?;
-    Ok(ok(&super::stored::view(&stored)))
+    let mut object = super::stored::view(&stored);
+    super::effects::add(calls, key, &mut object).await;
+    Ok(ok(&object))
 }
 
 /// Puts the run's id on an answer about it, whatever id the question was given. Of a run that never was, an answer has only its own.

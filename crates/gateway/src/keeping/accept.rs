@@ -51,7 +51,11 @@ impl Calls {
         match self.place(keeper, new, is_background).await? {
             Place::Own(run) => {
                 let key = match run {
-                    Some(run) => RunKey { tenant: order.caller.tenant.clone(), run },
+                    Some(run) => {
+                        let key = RunKey { tenant: order.caller.tenant.clone(), run };
+                        self.intend_or_end(keeper, &key, &order).await?;
+                        key
+                    }
                     None => self.write_late(keeper, &order)?,
                 };
                 self.open_as(Some(key.clone()), order, conn).inspect_err(|_| self.end_unopened(keeper, key))
@@ -85,6 +89,7 @@ impl Calls {
             Place::Own(None) => Err(Closed::StoreDown),
             Place::Own(Some(id)) => {
                 run.key.run = id;
+                self.intend_or_end(keeper, &run.key, &order).await?;
                 self.open_background(&run.key, order).inspect_err(|_| self.end_unopened(keeper, run.key.clone()))?;
                 // Not read back: a store that is away by now would make a refusal of a run that is computed.
                 Ok(run)
@@ -105,7 +110,15 @@ impl Calls {
     /// A run that is written and that a shutdown kept from being opened.
     fn end_unopened(&self, keeper: &Keeper, key: RunKey) {
         let (attempt, outcome) = (AttemptId { key, attempt: 0 }, Outcome::of(Cause::Shutdown));
-        let end = Write::End { attempt, owner: self.incarnation, outcome, usage: Usage::default(), last: None, now_ms: now_ms() };
+        let end = Write::End {
+            attempt,
+            owner: self.incarnation,
+            outcome,
+            usage: Usage::default(),
+            last: None,
+            hooks: Vec::new(),
+            now_ms: now_ms(),
+        };
         keeper.write(end, Survives::Process);
     }
 
@@ -130,12 +143,22 @@ impl Calls {
         }
     }
 
+    /// Notes the effects that the request declares, before anything of the run begins; a run whose effects cannot be noted ends unopened.
+    // contract: C-27
+    async fn intend_or_end(&self, keeper: &Keeper, key: &RunKey, order: &Order) -> Result<(), Closed> {
+        self.intend_tools(keeper, key, &order.tools).await.map_err(|_| {
+            self.end_unopened(keeper, key.clone());
+            Closed::StoreDown
+        })
+    }
+
     fn new_run(&self, keeper: &Keeper, order: &Order) -> Result<NewRun, Closed> {
         let (fresh, created_ms) = (fresh_id(), now_ms());
         let key = RunKey { tenant: order.caller.tenant.clone(), run: fresh.clone() };
         let keeps = order.keeps();
         let work = Work { prompt: order.prompt.clone(), params: order.params.clone() };
-        let request = keeps.then(|| log::request(&work, &AttemptId { key, attempt: 1 }, order.request.as_deref().unwrap_or_default()));
+        let (attempt, door) = (AttemptId { key, attempt: 1 }, order.request.as_deref().unwrap_or_default());
+        let request = keeps.then(|| log::request(&work, &attempt, &order.tools, door));
         let retention = order.expires.unwrap_or(keeper.config.retention);
         Ok(NewRun {
             tenant: order.caller.tenant.clone(),

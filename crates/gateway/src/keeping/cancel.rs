@@ -14,12 +14,29 @@ use tokio::time::{Instant, MissedTickBehavior};
 use super::Keeper;
 use crate::calls::Calls;
 
+/// How long a cancel waits for the store to say what the run did outside, beside the canceller's own wait.
+const EFFECTS_WAIT: Duration = Duration::from_secs(1);
+
 impl Calls {
-    /// Cancels by name and waits for the end, at most as long. False if there is no such run.
+    /// Cancels by name and waits for the end, at most as long: the run's, and that of its effects in flight. False if there is no such run.
     ///
     /// # Errors
     /// The run is not here, and the store is not there.
+    // contract: C-27
     pub(crate) async fn cancel_anywhere(&self, key: &RunKey, wait: Duration) -> Result<bool, StoreError> {
+        let until = Instant::now() + wait;
+        let is_run = self.cancel_run(key, wait).await?;
+        if let Some(keeper) = self.keeper.as_ref().filter(|_| is_run) {
+            // What the store cannot say now it says later, to whoever asks: the cancel itself is done.
+            let ended = tokio::time::timeout_at(until + EFFECTS_WAIT, self.end_effects(keeper, key, until)).await;
+            if !matches!(ended, Ok(Ok(_))) {
+                tracing::warn!(run = %key.run, "what a cancelled run did outside is not known now");
+            }
+        }
+        Ok(is_run)
+    }
+
+    async fn cancel_run(&self, key: &RunKey, wait: Duration) -> Result<bool, StoreError> {
         let is_here = self.journal.run(key).is_some();
         let Some(keeper) = self.keeper.as_ref().filter(|_| !is_here) else {
             self.cancel_and_wait(key, wait).await;

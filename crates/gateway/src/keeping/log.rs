@@ -11,6 +11,8 @@ use lifecycle::{AttemptId, Incarnation, Outcome, Said, Time, Work};
 use protocol::kept;
 use store::{StoredEvent, StoredRun};
 
+use crate::outside::{Ending, Tool};
+
 /// What of a delta has to be the same when a run is computed again.
 #[derive(Clone, PartialEq, Debug)]
 struct Heard {
@@ -40,6 +42,8 @@ pub(crate) struct Log {
     accepted: bool,
     /// What an earlier attempt said and this one has yet to repeat, by sequence.
     before: HashMap<u32, VecDeque<Heard>>,
+    /// What matters of it for what is done outside when it ends.
+    pub(super) ending: Ending,
     /// The end, until the store has it.
     pub(super) end: Option<End>,
 }
@@ -84,6 +88,11 @@ impl Log {
         log
     }
 
+    /// With this to be known at its end.
+    pub(crate) fn ending(self, ending: Ending) -> Log {
+        Log { ending, ..self }
+    }
+
     /// Whether it was said that a worker took the run on.
     pub(crate) fn was_accepted(&self) -> bool {
         self.accepted
@@ -119,18 +128,33 @@ pub(super) fn event(attempt: &AttemptId, number: u64, said: &Said) -> StoredEven
     StoredEvent { number, body: kept::said(attempt, said) }
 }
 
-/// A run's request as it is stored: what a worker is asked for, and behind it the front door's own part.
-pub(super) fn request(work: &Work, attempt: &AttemptId, door: &[u8]) -> Result<Vec<u8>, protocol::Error> {
+/// A run's request as it is stored: what a worker is asked for, the tools that are called at its end, and the front door's own part.
+pub(super) fn request(work: &Work, attempt: &AttemptId, tools: &[Tool], door: &[u8]) -> Result<Vec<u8>, protocol::Error> {
     let (prompt, params) = (work.prompt.clone(), work.params.clone());
     let attempt = AttemptId { attempt: attempt.attempt.max(1), ..attempt.clone() };
     let asked = kept::asked(&Submit { attempt, worker: Incarnation(0), number: 1, prompt, params, deadlines: Vec::new() })?;
-    let length = u32::try_from(asked.len()).unwrap_or(u32::MAX);
-    Ok([&length.to_be_bytes(), asked.as_slice(), door].concat())
+    let tools = if tools.is_empty() { Vec::new() } else { serde_json::to_vec(tools).unwrap_or_default() };
+    let length = |part: &[u8]| u32::try_from(part.len()).unwrap_or(u32::MAX).to_be_bytes();
+    Ok([&length(&asked), asked.as_slice(), &length(&tools), tools.as_slice(), door].concat())
 }
 
-fn parts(run: &StoredRun) -> Option<(&[u8], &[u8])> {
-    let (length, rest) = run.request.as_deref()?.split_first_chunk::<4>()?;
+/// A part with its length before it, and what is behind it.
+fn part(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
+    let (length, rest) = bytes.split_first_chunk::<4>()?;
     rest.split_at_checked(u32::from_be_bytes(*length) as usize)
+}
+
+/// What a worker is asked for, the tools, and the front door's part.
+fn parts(run: &StoredRun) -> Option<(&[u8], &[u8], &[u8])> {
+    let (asked, rest) = part(run.request.as_deref()?)?;
+    let (tools, door) = part(rest)?;
+    Some((asked, tools, door))
+}
+
+/// The tools that a run declares.
+pub(crate) fn tools(run: &StoredRun) -> Vec<Tool> {
+    let read = |(_, tools, _): (&[u8], &[u8], &[u8])| serde_json::from_slice(tools).ok();
+    parts(run).and_then(read).unwrap_or_default()
 }
 
 /// What a worker was asked for.
@@ -141,7 +165,7 @@ pub(super) fn work(run: &StoredRun) -> Option<Work> {
 
 /// The front door's own part of a stored request.
 pub(crate) fn door_part(run: &StoredRun) -> Option<&[u8]> {
-    Some(parts(run)?.1)
+    Some(parts(run)?.2)
 }
 
 /// How a stored run ended, as its last event says it.

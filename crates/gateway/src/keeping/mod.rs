@@ -26,7 +26,7 @@ use store::{RunStore, StoreError, Survives, Write, Wrote};
 use tokio::sync::{mpsc, oneshot};
 
 pub(crate) use follow::Follow;
-pub(crate) use log::{Log, door_part};
+pub(crate) use log::{Log, door_part, tools};
 pub(crate) use recorder::Jobs;
 
 use crate::config::KeepConfig;

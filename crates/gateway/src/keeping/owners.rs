@@ -18,6 +18,7 @@ use store::{StoreError, StoredRun, Survives, Write, Wrote};
 use super::{Keeper, Log, log, now_ms};
 use crate::calls::Calls;
 use crate::dispatch::Again;
+use crate::outside::Ending;
 
 /// Runs that are taken over at once.
 const TAKE_MAX: usize = 64;
@@ -142,6 +143,7 @@ impl Calls {
         let age = Duration::from_millis(u64::try_from(now_ms() - run.created_ms).unwrap_or(0));
         let left = keeper.config.background_deadline.saturating_sub(age);
         let deadline = Deadline::from_left(self.now(), left, Cause::GatewayDeadline);
+        let ending = Ending::of(&run);
         self.open_again(Again {
             model: run.model.as_str().into(),
             created: u64::try_from(run.created_ms / 1000).unwrap_or(0),
@@ -150,7 +152,7 @@ impl Calls {
             begun: run.attempt,
             work,
             deadline,
-            log: Log::after(&events),
+            log: Log::after(&events).ending(ending),
         });
         Ok(())
     }
@@ -165,7 +167,9 @@ impl Calls {
         let attempt = AttemptId { key: run.key.clone(), attempt: run.attempt };
         let said = log::end(run, &outcome);
         let last = run.keeps.then(|| log::event(&attempt, run.last_event + 1, &said));
-        let end = Write::End { attempt, owner: self.incarnation, outcome, usage: Usage::default(), last, now_ms: now_ms() };
+        let is_background = run.on_disconnect == OnDisconnect::Continue;
+        let hooks = if is_background { self.hooks_of_end(&run.key, &Ending::of(run), &outcome) } else { Vec::new() };
+        let end = Write::End { attempt, owner: self.incarnation, outcome, usage: Usage::default(), last, hooks, now_ms: now_ms() };
         keeper.write(end, Survives::Process);
     }
 }

@@ -64,14 +64,17 @@ impl Calls {
         let usage = entry.dispatch.usage();
         let said = Said::End { outcome: outcome.clone(), usage };
         let last = entry.log.keeps.then(|| log::event(&attempt, entry.log.end_number(), &said));
-        let end = Write::End { attempt, owner: self.incarnation, outcome: outcome.clone(), usage, last, now_ms: now_ms() };
-        let survives = if entry.log.is_background { Survives::Machine } else { Survives::Process };
+        let is_background = entry.log.is_background;
+        let hooks = if is_background { self.hooks_of_end(&entry.key, &entry.log.ending, outcome) } else { Vec::new() };
+        let end = Write::End { attempt, owner: self.incarnation, outcome: outcome.clone(), usage, last, hooks, now_ms: now_ms() };
+        let survives = if is_background { Survives::Machine } else { Survives::Process };
         entry.log.end = Some(End { since: self.now(), said: None });
         keeper.send(vec![end], survives, After::Ended(entry.key.clone()));
     }
 
     /// The store has a run's outcome: this gateway's, or, if another one had taken the run over, that one's.
     pub(super) fn outcome_kept(&self, key: &RunKey, wrote: Wrote) {
+        self.outside.put();
         self.with(key, |entry| {
             // Readers who were told already, or wait for nothing, are told nothing.
             let Some(said) = entry.log.end.take().and_then(|end| end.said) else { return };

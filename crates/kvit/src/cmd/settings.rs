@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use engine::EngineConfig;
-use gateway::{GatewayConfig, KeepConfig, WireConfig};
+use gateway::{GatewayConfig, KeepConfig, OutsideConfig, WireConfig};
 use lifecycle::Incarnation;
 use lifecycle::session::SessionConfig;
 use model::cpu::CpuOptions;
@@ -56,6 +56,22 @@ pub fn gateway(config: &ServeConfig) -> GatewayConfig {
             background_deadline: ms(config.background_deadline_ms),
             retention: Duration::from_secs(config.retention_s),
             retention_max: Duration::from_secs(config.retention_max_s),
+        },
+        outside: OutsideConfig {
+            effects_max: config.effects_max,
+            effect_text_bytes_max: config.effect_text_bytes_max,
+            effect_wait: ms(config.effect_wait_ms),
+            tool_urls: config.tool_urls.get().clone(),
+            tools_max: config.tools_max,
+            tool_timeout_max: ms(config.tool_timeout_ms),
+            tool_tries_max: config.tool_tries_max,
+            answer_bytes_max: config.tool_answer_bytes_max,
+            webhooks: config.webhooks.clone(),
+            webhook_timeout: ms(config.webhook_timeout_ms),
+            webhook_tries_max: config.webhook_tries_max,
+            webhook_retry: ms(config.webhook_retry_ms),
+            webhook_retry_max: ms(config.webhook_retry_max_ms),
+            sends_max: config.sends_max,
         },
         keys: config.keys.clone(),
         on_disconnect: config.on_disconnect.get().unwrap_or_default(),

@@ -81,7 +81,8 @@ fn many(batch: Batch) -> Result<(), Failure> {
     let met = totals.met;
     out::line(&format!(
         "met: {} runs ({} completed, {} of gateways that died), {} suspended, {} taken up again, {} orphaned, {} lives given up, \
-         {} refused, {} told before their outcome, {} further attempts, {} words of other lives, {} cancels before their submit, {} tokens",
+         {} refused, {} told before their outcome, {} further attempts, \
+         {} came back, {} graces ran out, {} went on unread, {} words of other lives, {} cancels before their submit, {} tokens",
         met.runs,
         met.completed,
         met.ownerless,
@@ -92,6 +93,9 @@ fn many(batch: Batch) -> Result<(), Failure> {
         met.refused,
         met.dismissed,
         met.again,
+        met.came_back,
+        met.ran_out,
+        met.unread,
         met.stale,
         met.tombstones,
         met.tokens

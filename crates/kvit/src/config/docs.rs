@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use super::options::OptionDoc;
-use super::{OPTIONS, OTHER_VARIABLES, commands, keys};
+use super::{OPTIONS, OTHER_VARIABLES, commands, keys, webhooks};
 
 /// The default where it is no fixed text.
 fn told_default(option: &OptionDoc) -> Option<&'static str> {
@@ -11,7 +11,7 @@ fn told_default(option: &OptionDoc) -> Option<&'static str> {
         "threads" => Some("one a core"),
         "model" => Some("the cached model"),
         "name" => Some("`worker` or `gateway`"),
-        "worker" => Some("none"),
+        "worker" | "tool_urls" => Some("none"),
         "on_disconnect_chat" | "on_disconnect_completions" | "on_disconnect_responses" => Some("empty"),
         _ => None,
     }
@@ -27,8 +27,9 @@ pub fn json() -> Value {
     };
     let variables = OTHER_VARIABLES.iter().map(|(name, about)| json!({"variable": name, "about": about}));
     let keys = keys::FIELDS.iter().map(|(field, default, about)| json!({"field": field, "default": default, "about": about}));
+    let hooks = webhooks::FIELDS.iter().map(|(field, default, about)| json!({"field": field, "default": default, "about": about}));
     json!({"object": "config", "options": OPTIONS.iter().map(option).collect::<Vec<_>>(), "variables": variables.collect::<Vec<_>>(),
-           "key": keys.collect::<Vec<_>>()})
+           "key": keys.collect::<Vec<_>>(), "webhook": hooks.collect::<Vec<_>>()})
 }
 
 /// The part about API keys.
@@ -52,6 +53,20 @@ fn keys_markdown() -> String {
     out
 }
 
+/// The part about webhooks.
+fn webhooks_markdown() -> String {
+    let mut out = String::from(
+        "\n## Webhooks\n\n\
+         `kvit serve` and `kvit gateway` tell of the ends of background runs whoever stands in a `[[webhook]]` table; like the keys these stand in\n\
+         the file only, behind the options. What is sent, and when again, is in [effects.md](effects.md#webhooks).\n\n\
+         | field | default | what it is |\n|---|---|---|\n",
+    );
+    for (field, default, about) in webhooks::FIELDS {
+        out += &format!("| `{field}` | {default} | {about} |\n");
+    }
+    out
+}
+
 /// docs/config.md.
 pub fn markdown() -> String {
     let mut out = String::from(
@@ -70,6 +85,7 @@ pub fn markdown() -> String {
         out += &format!("| `{key}` | {command} | {kind} | {default} | {} |\n", option.about);
     }
     out += &keys_markdown();
+    out += &webhooks_markdown();
     out += "\n## Every command\n\n| variable | what it does |\n|---|---|\n";
     for (name, about) in OTHER_VARIABLES {
         out += &format!("| `{name}` | {about} |\n");

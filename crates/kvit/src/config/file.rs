@@ -1,14 +1,15 @@
-//! Options from a TOML file: flat keys, each known, each of its option's kind; and behind them the tables of API keys (`keys`).
+//! Options from a TOML file: flat keys, each known, each of its option's kind; and behind them the tables of API keys (`keys`)
+//! and of webhooks (`webhooks`).
 //!
 //! Keys are looked through before values, so that a misspelt one is named with its line and the key that was probably meant.
 
 use std::path::Path;
 
-use gateway::Keys;
+use gateway::{Keys, Webhooks};
 use serde::Deserialize;
 use toml::de::{DeTable, Deserializer};
 
-use super::{ConfigError, OPTIONS, ServeFlags, keys, nearest};
+use super::{ConfigError, OPTIONS, ServeFlags, keys, nearest, webhooks};
 
 /// Largest configuration file in bytes; a longer one is no configuration file.
 const FILE_BYTES_MAX: u64 = 1 << 20;
@@ -20,6 +21,8 @@ pub struct File {
     pub flags: ServeFlags,
     /// The API keys in it.
     pub keys: Keys,
+    /// The webhooks in it.
+    pub webhooks: Webhooks,
 }
 
 /// Reads a file.
@@ -44,12 +47,12 @@ pub(super) fn parse(name: &str, text: &str) -> Result<File, ConfigError> {
     let mut table = DeTable::parse(text).map_err(|e| ConfigError::Syntax { place: spot(&e), why: e.message().to_owned() })?;
     for key in table.get_ref().keys() {
         let word = key.get_ref().as_ref();
-        if word != keys::TABLE && !OPTIONS.iter().any(|o| o.key == word) {
+        if ![keys::TABLE, webhooks::TABLE].contains(&word) && !OPTIONS.iter().any(|o| o.key == word) {
             return Err(ConfigError::Unknown {
                 place: place(key.span().start),
                 what: "key",
                 name: word.to_owned(),
-                nearest: nearest(word, OPTIONS.iter().map(|o| o.key).chain([keys::TABLE])),
+                nearest: nearest(word, OPTIONS.iter().map(|o| o.key).chain([keys::TABLE, webhooks::TABLE])),
             });
         }
     }
@@ -57,11 +60,15 @@ pub(super) fn parse(name: &str, text: &str) -> Result<File, ConfigError> {
         Some(tables) => keys::read(&tables, &place)?,
         None => Keys::default(),
     };
+    let webhooks = match table.get_mut().remove(webhooks::TABLE) {
+        Some(tables) => webhooks::read(&tables, &place)?,
+        None => Webhooks::default(),
+    };
     let flags = ServeFlags::deserialize(Deserializer::from(table)).map_err(|e| {
         let start = e.span().map_or(0, |s| s.start);
         let line = text[..start.min(text.len())].rfind('\n').map_or(0, |i| i + 1);
         let key = text[line..].split(['=', '\n']).next().unwrap_or_default().trim().to_owned();
         ConfigError::Value { place: place(start), name: key, why: e.message().to_owned() }
     })?;
-    Ok(File { flags, keys })
+    Ok(File { flags, keys, webhooks })
 }

@@ -13,6 +13,7 @@ mod file;
 mod keys;
 mod options;
 mod value;
+mod webhooks;
 
 pub use commands::{Flags, GATEWAY, SERVE, WORKER};
 pub use docs::{json, markdown};
@@ -101,6 +102,7 @@ pub fn load(flags: ServeFlags, env: &[(OsString, OsString)], file: Option<&Path>
     let from_env = env::read(env)?;
     let mut config = flags.or(from_env).or(from_file.flags).fill();
     config.keys = from_file.keys;
+    config.webhooks = from_file.webhooks;
     config.check()?;
     Ok(config)
 }

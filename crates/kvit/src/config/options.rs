@@ -7,7 +7,7 @@ use lifecycle::OnDisconnect;
 use serde::Deserialize;
 
 use super::ConfigError;
-use super::value::{Isa, LogLevel, ModelPath, Policy, ProcessName, StorePlace, Threads, WORKERS_MAX, Workers};
+use super::value::{Isa, LogLevel, ModelPath, Policy, ProcessName, StorePlace, Threads, ToolUrls, WORKERS_MAX, Workers};
 
 /// One option as the reference shows it.
 #[derive(Clone, Copy, Debug)]
@@ -44,6 +44,8 @@ macro_rules! options {
             $(#[doc = $about] pub $key: $kind,)+
             /// Who may ask. Only a file has them.
             pub keys: gateway::Keys,
+            /// Who is told of background runs' ends. Only a file has them.
+            pub webhooks: gateway::Webhooks,
         }
 
         /// Every option, in the reference's order.
@@ -59,7 +61,7 @@ macro_rules! options {
 
             /// Fills what no source says with the defaults.
             pub fn fill(self) -> ServeConfig {
-                ServeConfig { $($key: self.$key.unwrap_or_else(|| $default),)+ keys: gateway::Keys::default() }
+                ServeConfig { $($key: self.$key.unwrap_or_else(|| $default),)+ keys: gateway::Keys::default(), webhooks: gateway::Webhooks::default() }
             }
 
             /// Options that this source sets.
@@ -230,6 +232,32 @@ options! {
         "How long a run is kept from its acceptance on, once it has ended, where the request does not say.";
     retention_max_s: u64, "SECONDS" = 365 * 24 * 3600,
         "Longest retention that a request may ask for.";
+    effects_max: usize, "NUMBER" = 100,
+        "Most effects noted for a run.";
+    effect_text_bytes_max: usize, "BYTES" = 4096,
+        "Longest description and longest detail of an effect, and longest arguments of a declared tool.";
+    effect_wait_ms: u64, "MILLISECONDS" = 5_000,
+        "How long an effect in flight is waited for once its run has ended without completing; then it is called `unknown`. A cancel by name waits for its own `wait_ms`.";
+    tool_urls: ToolUrls, "URL,..." = ToolUrls::default(),
+        "What runs may declare as tools for kvit to call: http and https URLs that begin with one of these, at the end of a host or of a path's part. Without it: nothing.";
+    tools_max: usize, "NUMBER" = 8,
+        "Most tools that a run may declare.";
+    tool_timeout_ms: u64, "MILLISECONDS" = 30_000,
+        "Longest `timeout_ms` of a declared tool, and what one without has.";
+    tool_tries_max: u32, "NUMBER" = 4,
+        "How often a declared tool that is safe to repeat is sent before it is called `unknown`.";
+    tool_answer_bytes_max: usize, "BYTES" = 64 << 10,
+        "Most bytes of a declared tool's answer that are read.";
+    webhook_timeout_ms: u64, "MILLISECONDS" = 15_000,
+        "How long one try of a webhook may take.";
+    webhook_tries_max: u32, "NUMBER" = 10,
+        "How often a webhook is tried before it is given up.";
+    webhook_retry_ms: u64, "MILLISECONDS" = 5_000,
+        "First wait before a webhook is tried again; each further one is four times as long.";
+    webhook_retry_max_ms: u64, "MILLISECONDS" = 21_600_000,
+        "Longest wait before a webhook is tried again.";
+    sends_max: usize, "NUMBER" = 16,
+        "Most webhooks and runs' tools that are being sent at once.";
     journal_records: usize, "NUMBER" = 65_536,
         "Records kept in the journal's ring; the oldest go first.";
     journal_runs: usize, "NUMBER" = 10_000,
@@ -249,7 +277,7 @@ impl ServeConfig {
     /// # Errors
     /// The first option that is out of range.
     pub fn check(&self) -> Result<(), ConfigError> {
-        let at_least_one: [(&'static str, u64); 26] = [
+        let at_least_one: [(&'static str, u64); 32] = [
             ("kv_blocks", self.kv_blocks.into()),
             ("step_tokens", self.step_tokens.into()),
             ("max_running", self.max_running.into()),
@@ -276,6 +304,12 @@ impl ServeConfig {
             ("store_poll_ms", self.store_poll_ms),
             ("store_queue_max", self.store_queue_max as u64),
             ("background_deadline_ms", self.background_deadline_ms),
+            ("tool_timeout_ms", self.tool_timeout_ms),
+            ("tool_tries_max", self.tool_tries_max.into()),
+            ("webhook_timeout_ms", self.webhook_timeout_ms),
+            ("webhook_tries_max", self.webhook_tries_max.into()),
+            ("webhook_retry_ms", self.webhook_retry_ms),
+            ("sends_max", self.sends_max as u64),
         ];
         for (name, value) in at_least_one {
             if value == 0 {

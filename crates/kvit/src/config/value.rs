@@ -129,6 +129,40 @@ impl fmt::Display for Policy {
     }
 }
 
+/// What declared tools may be sent to.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(try_from = "String")]
+pub struct ToolUrls(gateway::UrlPrefixes);
+
+impl ToolUrls {
+    /// The list.
+    pub fn get(&self) -> &gateway::UrlPrefixes {
+        &self.0
+    }
+}
+
+impl TryFrom<String> for ToolUrls {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<Self, String> {
+        text.parse()
+    }
+}
+
+impl FromStr for ToolUrls {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        text.parse().map(ToolUrls)
+    }
+}
+
+impl fmt::Display for ToolUrls {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
 /// Most workers of one gateway.
 pub const WORKERS_MAX: usize = 256;
 

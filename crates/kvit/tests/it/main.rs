@@ -28,6 +28,7 @@ mod leaving_client;
 mod leaving_guest;
 mod leaving_matrix;
 mod lost;
+mod outside;
 mod pipelined;
 mod raced;
 mod server;

@@ -31,7 +31,7 @@ impl Refusals {
             _ => now,
         };
         self.row = Some((first, now));
-        let is_evidence = !after.is_zero() && now > first && now.since(first) >= after;
+        let is_evidence = !after.is_zero() && now.since(first) >= after;
         is_evidence && !std::mem::replace(&mut self.told, true)
     }
 

@@ -44,6 +44,30 @@ fn work_before_abandonment_is_no_waste_and_work_after_it_is() {
     assert!(!w.is_zero_delivery());
 }
 
+// contract: C-12, C-25
+#[test]
+fn what_is_computed_in_a_grace_is_waste_only_if_nobody_comes_back() {
+    let held = || {
+        let mut meter = WasteMeter::default();
+        meter.step(chunk(37));
+        assert!(meter.abandon(Phase::Decode) && !meter.holds());
+        let mut gone = meter;
+        assert!(!gone.give_back(), "nobody said that somebody may come back");
+        meter.hold();
+        meter.step(decode());
+        assert!(meter.holds());
+        meter
+    };
+    let mut back = held();
+    assert!(back.give_back() && !back.holds() && back.abandoned().is_none());
+    assert!(!back.give_back(), "once");
+    let mut out = held();
+    out.count_held();
+    assert!(!out.holds() && out.abandoned() == Some(Phase::Decode));
+    assert!(!out.give_back() && out.abandoned() == Some(Phase::Decode), "it is counted");
+    assert_eq!((out.waste().after.total(), back.waste().after.total()), (1, 0));
+}
+
 // field: F-13
 #[test]
 fn waste_before_the_first_token_is_told_apart() {

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use lifecycle::{CallState, Cause, Delivery, Dispatch, DispatchConfig, DispatchEffect, OnDisconnect, Time, Word, Work};
+use lifecycle::{CallState, Cause, Deadline, Delivery, Dispatch, DispatchConfig, DispatchEffect, OnDisconnect, Time, Word, Work};
 use proptest::prelude::*;
 
 use crate::dispatch::{CLOSED, ONE, TWO, at, delta, ended, key, live, run, words};
@@ -73,6 +73,44 @@ fn a_grace_that_runs_out_cancels_with_the_first_cause() {
     waits.abandoned(CLOSED, Delivery::None, Time(10));
     let end = ["GraceRanOut/0", "OutcomeSet/0", "tell client_closed", "DeliveryEnded/0", "Settled/0", "settle"];
     assert_eq!(words(&waits.tick(Time(2000))), end);
+}
+
+// contract: C-5, C-22, C-25
+#[test]
+fn of_times_that_are_over_at_once_the_first_settles_what_nobody_has_and_nothing_follows() {
+    let left = Deadline::from_left(Time(0), Duration::from_micros(1500), Cause::ClientDeadline);
+    let work = Work { prompt: lifecycle::message::Prompt::Text("x".into()), params: lifecycle::params::Params::default() };
+    let waits: Dispatch = Dispatch::new(key(), work, vec![left], DispatchConfig::default(), Time(0));
+    let mut graced = waits.clone().on_disconnect(OnDisconnect::Grace(GRACE));
+    graced.abandoned(CLOSED, Delivery::None, Time(10));
+    let end = ["GraceRanOut/0", "OutcomeSet/0", "tell client_closed", "DeliveryEnded/0", "Settled/0", "settle"];
+    assert_eq!(words(&graced.tick(Time(2000))), end);
+    // The deadline of its queue is over too, long after its own.
+    let mut unread = waits.clone().on_disconnect(OnDisconnect::Continue).nobody_reads();
+    let end = ["AbandonmentObserved/0", "OutcomeSet/0", "tell client_deadline", "DeliveryEnded/0", "Settled/0", "settle"];
+    assert_eq!(words(&unread.tick(Time(3_600_000_000))), end);
+    // Where somebody reads, it is not settled yet, and what came second is written.
+    let mut read = waits;
+    let end = ["AbandonmentObserved/0", "OutcomeSet/0", "tell client_deadline", "Superseded/0"];
+    assert_eq!(words(&read.tick(Time(3_600_000_000))), end);
+}
+
+// contract: C-4, C-25
+#[test]
+fn nobody_is_let_in_to_a_run_whose_end_is_wanted_decided_or_read() {
+    assert!(graced().is_joinable());
+    let mut wanted = graced();
+    wanted.want(Cause::CancelRequested, Time(5));
+    assert!(wanted.call().outcome().is_none() && wanted.call().delivery().is_none());
+    assert!(!wanted.is_joinable() && !wanted.returned().0, "its reader is there, and it is cancelled");
+    let mut failed = graced();
+    failed.take_in(ONE, 1, ended(Cause::DeviceError), Time(5));
+    assert!(failed.call().wanted().is_none() && !failed.is_joinable(), "it ended badly");
+    let mut complete = graced();
+    complete.take_in(ONE, 1, ended(Cause::Stop), Time(5));
+    assert!(complete.is_joinable(), "its answer is not read to the end");
+    complete.delivered(Delivery::Complete, Time(6));
+    assert!(!complete.is_joinable());
 }
 
 // contract: C-13, C-22, C-25
@@ -189,6 +227,12 @@ fn a_run_that_was_taken_over_goes_on_with_the_next_attempt_and_is_never_called_p
     let end = [run.take_in(TWO, 5, ended(Cause::Stop), Time(6)), run.take_in(TWO, 5, Word::Released, Time(7))].concat();
     assert_eq!(words(&end), ["OutcomeSet/5", "tell stop", "DeliveryEnded/5", "Settled/5", "settle"]);
     assert_eq!(run.call().state(), CallState::Settled { cause: Cause::Stop, proven: false });
+    // Of the former attempt nobody can say anything, whatever this one's worker says.
+    let mut once: Dispatch = over(3).nobody_reads();
+    once.place(at(ONE, 7), Time(1));
+    let end = [once.take_in(ONE, 4, ended(Cause::Stop), Time(2)), once.take_in(ONE, 4, Word::Released, Time(3))].concat();
+    assert_eq!(words(&end)[..2], ["tell accepted", "OutcomeSet/4"]);
+    assert_eq!(once.call().state(), CallState::Settled { cause: Cause::Stop, proven: false });
     // It never was at a worker: nothing of it can be left, and it is accepted as ever.
     let mut fresh: Dispatch = over(0);
     assert!(fresh.former().is_empty() && !fresh.call().is_voided());

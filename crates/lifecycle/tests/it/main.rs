@@ -3,6 +3,7 @@
 mod attempt;
 mod call;
 mod dispatch;
+mod effect;
 mod leaving;
 mod random;
 mod session_gateway;

@@ -9,16 +9,16 @@ use std::path::Path;
 use lifecycle::{Applied, AttemptEvent, AttemptState, Call, CallEffect, CallEvent, CallState, Cause, Delivery, Resumable};
 
 /// A whole machine: rows are states, columns are events. A cell is what the event does there.
-struct Table {
-    legend: &'static str,
-    columns: Vec<String>,
-    rows: Vec<(String, Vec<String>)>,
+pub struct Table {
+    pub legend: &'static str,
+    pub columns: Vec<String>,
+    pub rows: Vec<(String, Vec<String>)>,
     /// (from, to) → events, for the graph.
-    edges: BTreeMap<(String, String), Vec<String>>,
+    pub edges: BTreeMap<(String, String), Vec<String>>,
 }
 
 impl Table {
-    fn text(&self) -> String {
+    pub fn text(&self) -> String {
         let width = |column: usize| self.rows.iter().map(|row| row.1[column].chars().count()).max().unwrap_or(0);
         let widths: Vec<_> = self.columns.iter().enumerate().map(|(i, head)| width(i).max(head.chars().count())).collect();
         let first = self.rows.iter().map(|row| row.0.chars().count()).max().unwrap_or(0).max("state".len());
@@ -35,7 +35,7 @@ impl Table {
         out
     }
 
-    fn dot(&self, name: &str) -> String {
+    pub fn dot(&self, name: &str) -> String {
         let mut out = format!("digraph {name} {{\n  rankdir=LR;\n  node [shape=box, style=rounded];\n");
         for ((from, to), events) in &self.edges {
             writeln!(out, "  {from:?} -> {to:?} [label=\"{}\"];", events.join("\\n")).expect("a string takes it");
@@ -44,7 +44,7 @@ impl Table {
     }
 }
 
-fn compare(file: &str, now: &str) {
+pub fn compare(file: &str, now: &str) {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("snapshots").join(file);
     if std::env::var_os("UPDATE_SNAPSHOTS").is_some() {
         std::fs::create_dir_all(path.parent().expect("a folder")).and_then(|()| std::fs::write(&path, now)).expect("written");

@@ -73,6 +73,7 @@ fn scrape(journal: &Journal, snapshot: Option<&Snapshot>) -> BTreeMap<String, f6
         incarnation: Incarnation(7),
         workers: &[WorkerScrape { name: "w", snapshot }],
         holdings: None,
+        outside: None,
     }))
 }
 
@@ -249,6 +250,7 @@ fn what_is_held_is_shown_by_kind_and_the_journal_with_its_limits() {
             incarnation: Incarnation(7),
             workers: &[WorkerScrape { name: "w", snapshot: Some(&snapshot) }],
             holdings: Some(holdings),
+            outside: None,
         }))
     };
     let process = Some(Process { resident_bytes: 5 << 20, open_fds: 12, threads: 6 });

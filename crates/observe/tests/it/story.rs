@@ -57,7 +57,7 @@ pub fn outcome_set(cause: Cause) -> Event {
 
 /// A metrics page without a worker's account.
 pub fn page(journal: &Journal) -> String {
-    journal.metrics(&Scrape { version: "0.1.0", incarnation: Incarnation(7), workers: &[], holdings: None })
+    journal.metrics(&Scrape { version: "0.1.0", incarnation: Incarnation(7), workers: &[], holdings: None, outside: None })
 }
 
 /// The run of the fixture: accepted at 1 s, 18 tokens delivered, closed by its caller at +140.2 ms, one token computed in vain.

@@ -99,13 +99,12 @@ fn leaving() -> Vec<Setup> {
     let graced = |run: RunSetup| run.on_disconnect(GRACE);
     vec![
         Setup {
-            slow_reader: true,
             deadlines: true,
             budget,
             ..Setup::new(
                 "grace",
-                "a reader leaves twice and comes back or not, deadlines pass or the run is cancelled by name meanwhile; another run goes on unread",
-                vec![graced(a.leaves(&[CLOSED, RESET, BY_NAME])), b.leaves(&[CLOSED]).on_disconnect(OnDisconnect::Continue)],
+                "a reader leaves twice and comes back or not, deadlines pass meanwhile; another run goes on unread",
+                vec![graced(a.leaves(&[CLOSED, RESET])), b.leaves(&[CLOSED]).on_disconnect(OnDisconnect::Continue)],
             )
         },
         Setup {
@@ -126,8 +125,8 @@ fn leaving() -> Vec<Setup> {
             budget: Budget { drains: 1, returns: 1, ..budget },
             ..Setup::new(
                 "grace-drain",
-                "the worker stops while nobody reads",
-                vec![graced(RunSetup::new("a", &[1, 2, 3]).answers(1, 2).leaves(&[CLOSED, RESET]))],
+                "the worker stops, or the run is cancelled by name, while nobody reads",
+                vec![graced(RunSetup::new("a", &[1, 2, 3]).answers(1, 2).leaves(&[CLOSED, RESET, BY_NAME]))],
             )
         },
     ]
@@ -294,6 +293,19 @@ pub fn large() -> Vec<Setup> {
                 "large-suspend",
                 "a lost session, with steps that begin and end",
                 vec![a.answers(1, 3).leaves(&[CLOSED]), b.leaves(&[BY_NAME])],
+            )
+        },
+        Setup {
+            slow_reader: true,
+            deadlines: true,
+            budget: Budget { returns: 2, ..budget },
+            ..Setup::new(
+                "large-grace",
+                "a reader leaves twice and comes back or not, deadlines pass or the run is cancelled by name meanwhile; another run goes on unread",
+                vec![
+                    RunSetup::new("a", &[1, 2, 3]).leaves(&[CLOSED, RESET, BY_NAME]).on_disconnect(GRACE),
+                    RunSetup::new("b", &[1, 2, 4]).leaves(&[CLOSED]).on_disconnect(OnDisconnect::Continue),
+                ],
             )
         },
         Setup {

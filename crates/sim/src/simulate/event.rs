@@ -112,6 +112,13 @@ pub(super) enum Event {
     },
     Arrive(usize),
     Leave(usize, Cause),
+    /// A reader comes to a run that has none.
+    ComeBack(usize),
+    /// A leaving's grace is over by every clock.
+    GraceOver {
+        run: usize,
+        leaving: Option<u32>,
+    },
     CancelByName(usize, usize),
     /// The caller has read its answer to the end.
     Read {
@@ -174,6 +181,8 @@ impl Event {
             Event::Heal => 21,
             Event::Look => 22,
             Event::Refused { .. } => 23,
+            Event::ComeBack(run) => 24 | (*run as u64) << 8,
+            Event::GraceOver { run, .. } => 25 | (*run as u64) << 8,
         }
     }
 }

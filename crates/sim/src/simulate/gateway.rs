@@ -42,6 +42,9 @@ pub(super) struct Entry<R: Rules> {
     pub order: u64,
     /// Whether the caller was given anything.
     pub told: bool,
+    /// Whether its readers were told an end.
+    pub ended: bool,
+    /// Nobody reads it.
     pub gone: bool,
 }
 
@@ -112,6 +115,7 @@ impl<R: Rules> World<R> {
             }
             Event::Arrive(run) => self.arrive(g, run),
             Event::Leave(run, cause) => self.leave(g, run, cause),
+            Event::ComeBack(run) => self.come_back(g, run),
             Event::CancelByName(run, _) => self.cancel_by_name(g, run),
             Event::Read { run, life: reader, .. } if reader == life => self.delivered(g, run, Delivery::Complete),
             _ => {}

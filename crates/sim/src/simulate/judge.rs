@@ -87,9 +87,10 @@ impl<R: Rules> World<R> {
     }
 
     /// Whether an outcome has a reason in what happened.
-    // contract: C-5, C-7, C-22
+    // contract: C-5, C-7, C-22, C-25
     pub fn judge_outcome(&mut self, run: usize, cause: Cause) {
         self.oracle.outcome(run, cause);
+        self.oracle.may_end(run, cause, self.now);
         let truth = &self.oracle.runs[run];
         let last = truth.attempts.last();
         let worker = last.map(|a| &self.workers[a.worker]);

@@ -10,7 +10,7 @@
 //! A seed gives the same events in every process and on every machine; a failure is replayed with its number alone.
 //!
 //! Invariant: what is decided is decided by the cores that serve; the shells here carry messages and times.
-// contract: C-2, C-3, C-5, C-9, C-10, C-11, C-14, C-15, C-16, C-20, C-22, C-23
+// contract: C-2, C-3, C-5, C-9, C-10, C-11, C-14, C-15, C-16, C-20, C-22, C-23, C-25
 
 mod batch;
 mod chaos;
@@ -19,8 +19,11 @@ mod event;
 mod faults;
 mod gateway;
 mod judge;
+mod leaving;
+mod met;
 mod network;
 mod oracle;
+mod readers;
 pub mod rng;
 mod runs;
 mod scenario;
@@ -35,7 +38,8 @@ use lifecycle::Rules;
 
 pub use batch::{Batch, Totals, run_seeds};
 pub use faults::{FaultKind, FaultSet};
-pub use oracle::{Met, Violation};
+pub use met::Met;
+pub use oracle::Violation;
 use world::World;
 
 /// A lie between the cores and the oracle, so that a test can show that the oracle sees it.
@@ -70,6 +74,12 @@ pub enum Sabotage {
     RunIsForgotten,
     /// A gateway's deadlines come at half their time.
     DeadlineIsEarly,
+    /// A gateway's dispatch does not hear that a reader left.
+    LeavingIsForgotten,
+    /// A gateway's dispatch does not hear that a reader came back.
+    ReturnIsForgotten,
+    /// A gateway's graces are half as long as was promised.
+    GraceIsShort,
     /// A worker looks at its leases after it has planned, not before.
     LeaseIsLookedAtLate,
 }

@@ -7,6 +7,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use lifecycle::{AttemptId, Cause, Incarnation, RunKey};
 
 use super::device::{TAG_BITS, isolated};
+use super::met::Met;
+use super::readers::Readers;
 use super::scenario::{RunPlan, Scenario, called};
 
 /// A clause that was broken.
@@ -44,6 +46,7 @@ pub(super) struct RunTruth {
     pub accepted_at: u64,
     pub owner_lost: bool,
     pub wanted: BTreeSet<Cause>,
+    pub readers: Readers,
     pub outcome: Option<Cause>,
     pub settled: bool,
     end_told: bool,
@@ -65,55 +68,6 @@ pub(super) struct Oracle {
     pub met: Met,
 }
 
-/// What was met on the way.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Met {
-    /// Runs that a gateway accepted.
-    pub runs: u64,
-    /// Those that completed.
-    pub completed: u64,
-    /// Those whose owner's process died.
-    pub ownerless: u64,
-    /// Attempts that were suspended.
-    pub suspended: u64,
-    /// Attempts that were taken up again.
-    pub attached: u64,
-    /// Attempts that were ended because nobody claimed them.
-    pub orphaned: u64,
-    /// Lives of workers that a gateway gave up.
-    pub lost: u64,
-    /// Times at which a worker's host had refused connections for long enough.
-    pub refused: u64,
-    /// Runs whose readers were told an end before there was an outcome.
-    pub dismissed: u64,
-    /// Second and later attempts.
-    pub again: u64,
-    /// Messages of another life or tenure.
-    pub stale: u64,
-    /// Cancels that overtook their submit.
-    pub tombstones: u64,
-    /// Tokens that were given to callers.
-    pub tokens: u64,
-}
-
-impl std::ops::AddAssign for Met {
-    fn add_assign(&mut self, more: Met) {
-        self.runs += more.runs;
-        self.completed += more.completed;
-        self.ownerless += more.ownerless;
-        self.suspended += more.suspended;
-        self.attached += more.attached;
-        self.orphaned += more.orphaned;
-        self.lost += more.lost;
-        self.refused += more.refused;
-        self.dismissed += more.dismissed;
-        self.again += more.again;
-        self.stale += more.stale;
-        self.tombstones += more.tombstones;
-        self.tokens += more.tokens;
-    }
-}
-
 impl Oracle {
     pub fn new(scenario: &Scenario) -> Oracle {
         let truth = |plan: &RunPlan| RunTruth {
@@ -122,6 +76,7 @@ impl Oracle {
             accepted_at: 0,
             owner_lost: false,
             wanted: BTreeSet::new(),
+            readers: Readers::new(plan),
             outcome: None,
             settled: false,
             end_told: false,

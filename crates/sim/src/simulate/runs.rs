@@ -7,7 +7,9 @@ use std::time::Duration;
 use lifecycle::event::Event as Journalled;
 use lifecycle::message::{Down, Prompt, Up};
 use lifecycle::params::{Params, Sampling};
-use lifecycle::{AttemptId, Cause, Deadline, Delivery, Dispatch, DispatchEffect, Place, Rules, Said, Time, Word, Work, WorkerIndex};
+use lifecycle::{
+    AttemptId, Cause, Deadline, Delivery, Dispatch, DispatchEffect, OnDisconnect, Place, Rules, Said, Time, Word, Work, WorkerIndex,
+};
 
 use super::Sabotage;
 use super::event::{Event, Link};
@@ -68,7 +70,7 @@ impl<R: Rules> World<R> {
         }
     }
 
-    fn run_does(&mut self, g: usize, run: usize, effects: Vec<DispatchEffect>) {
+    pub fn run_does(&mut self, g: usize, run: usize, effects: Vec<DispatchEffect>) {
         let (now, life) = (self.gateways[g].shell.clock.local(self.now), self.gateways[g].shell.life);
         for effect in effects {
             match effect {
@@ -89,6 +91,9 @@ impl<R: Rules> World<R> {
                 }
                 DispatchEffect::Tell(Said::End { .. }) => {
                     self.oracle.end_told(run);
+                    if let Some(entry) = self.gateways[g].runs.get_mut(&run) {
+                        entry.ended = true;
+                    }
                     let at = self.now + self.misc.between(100, 20 * MS);
                     self.at(at, Event::Read { run, gateway: g, life });
                 }
@@ -120,7 +125,7 @@ impl<R: Rules> World<R> {
             }
             Journalled::HandedBack => self.oracle.handed_back(run),
             Journalled::Defect { what } => self.oracle.fail("C-4", || format!("{}: the gateway's machine refused: {what}", called(run))),
-            _ => {}
+            _ => self.journalled_leaving(run, event),
         }
     }
 
@@ -150,38 +155,35 @@ impl<R: Rules> World<R> {
         let part = if self.sabotage == Sabotage::DeadlineIsEarly { 2 } else { 1 };
         let named =
             plan.deadline.map(|left| left / part).map(|left| Deadline::from_left(now, Duration::from_micros(left), Cause::ClientDeadline));
-        let dispatch = Dispatch::new(key.clone(), work, named.into_iter().collect(), self.scenario.dispatch, now);
+        let lie = if self.sabotage == Sabotage::GraceIsShort { 2 } else { 1 };
+        let policy = match plan.policy {
+            OnDisconnect::Grace(grace) => OnDisconnect::Grace(grace / lie),
+            other => other,
+        };
+        let dispatch = Dispatch::new(key.clone(), work, named.into_iter().collect(), self.scenario.dispatch, now).on_disconnect(policy);
+        let unread = plan.unread;
+        let dispatch = if unread { dispatch.nobody_reads() } else { dispatch };
         self.tell(|| format!("gateway-{}: {} accepted", g + 1, called(run)));
         self.oracle.accepted(run, g, life, self.now);
+        self.oracle.met.unread += u64::from(unread);
         let gateway = &mut self.gateways[g];
         gateway.last_order += 1;
-        gateway.runs.insert(run, Entry { key, dispatch, order: gateway.last_order, told: false, gone: false });
+        gateway.runs.insert(run, Entry { key, dispatch, order: gateway.last_order, told: false, ended: false, gone: unread });
         self.place_waiting(g, now);
-    }
-
-    pub fn leave(&mut self, g: usize, run: usize, cause: Cause) {
-        let now = self.gateways[g].shell.clock.local(self.now);
-        let Some(entry) = self.gateways[g].runs.get_mut(&run).filter(|e| !e.gone) else { return };
-        // Who cancels by name may go on reading.
-        entry.gone = cause != Cause::CancelRequested;
-        let (gone, told) = (entry.gone, entry.told);
-        self.tell(|| format!("gateway-{}: {} is wanted to end: {cause}", g + 1, called(run)));
-        self.oracle.wanted(run, cause);
-        match (gone, if told { Delivery::Partial } else { Delivery::None }) {
-            (true, delivery) => self.act(g, run, |d| d.abandoned(cause, delivery, now)),
-            (false, _) => self.act(g, run, |d| d.want(cause, now)),
-        }
     }
 
     pub fn delivered(&mut self, g: usize, run: usize, delivery: Delivery) {
         let now = self.gateways[g].shell.clock.local(self.now);
-        self.act(g, run, |d| d.delivered(delivery, now));
+        // Who has left has not read on.
+        if self.gateways[g].runs.get(&run).is_some_and(|e| !e.gone) {
+            self.act(g, run, |d| d.delivered(delivery, now));
+        }
     }
 
     /// At the run's own gateway, or at another, which asks every worker that it knows.
     pub fn cancel_by_name(&mut self, g: usize, run: usize) {
         if self.scenario.runs[run].gateway == g {
-            return self.leave(g, run, Cause::CancelRequested);
+            return self.cancel_here(g, run);
         }
         self.tell(|| format!("gateway-{}: {}, a run of another gateway, is cancelled by name", g + 1, called(run)));
         self.oracle.wanted(run, Cause::CancelRequested);

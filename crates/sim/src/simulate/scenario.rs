@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use engine::{DeviceLimits, EngineConfig};
 use lifecycle::session::SessionConfig;
-use lifecycle::{Cause, DispatchConfig, RunId, RunKey, Tenant};
+use lifecycle::{Cause, DispatchConfig, OnDisconnect, RunId, RunKey, Tenant};
 
 use super::device::{BLOCK_TOKENS, VOCAB};
 use super::faults::FaultSet;
@@ -29,6 +29,14 @@ pub(super) struct RunPlan {
     pub deadline: Option<u64>,
     /// When the caller leaves, and how that is seen.
     pub leaves: Option<(u64, Cause)>,
+    /// What its reader's leaving means.
+    pub policy: OnDisconnect,
+    /// It is accepted with nobody to read it.
+    pub unread: bool,
+    /// When somebody comes to read it.
+    pub returns: Vec<u64>,
+    /// When, and how, whoever came leaves.
+    pub leaves_again: Option<(u64, Cause)>,
     /// When somebody cancels it by name, and at which gateway.
     pub cancelled: Option<(u64, usize)>,
 }
@@ -116,6 +124,7 @@ impl Scenario {
             runs: Vec::new(),
         };
         scenario.add_runs(&mut Rng::of(seed, 2));
+        scenario.add_policies(&mut Rng::of(seed, 7));
         scenario
     }
 
@@ -149,8 +158,41 @@ impl Scenario {
                 priority: rng.between(0, 2) as i32 - 1,
                 deadline,
                 leaves,
+                policy: OnDisconnect::Cancel,
+                unread: false,
+                returns: Vec::new(),
+                leaves_again: None,
                 cancelled,
             });
+        }
+    }
+
+    /// In a third of all seeds a leaving means other things than a cancel, more of the readers leave, and some come back.
+    fn add_policies(&mut self, rng: &mut Rng) {
+        if !rng.chance(333) {
+            return;
+        }
+        for plan in &mut self.runs {
+            let grace = rng.pick(&[20 * MS, 150 * MS, 800 * MS]);
+            plan.policy = match rng.below(6) {
+                0 => OnDisconnect::Cancel,
+                1 | 2 => OnDisconnect::Continue,
+                _ => OnDisconnect::Grace(Duration::from_micros(grace)),
+            };
+            if plan.policy != OnDisconnect::Cancel && rng.chance(500) {
+                plan.leaves = Some((plan.arrives + rng.between(0, 50 * MS), rng.pick(&LEAVINGS)));
+            }
+            plan.unread = plan.policy == OnDisconnect::Continue && rng.chance(300);
+            let away = plan.leaves.map_or(plan.arrives, |(at, _)| at);
+            if rng.chance(600) {
+                let back = away + rng.between(0, grace * 5 / 4);
+                plan.returns.push(back);
+                if rng.chance(400) {
+                    let at = back + rng.between(0, 30 * MS);
+                    plan.leaves_again = Some((at, rng.pick(&LEAVINGS)));
+                    plan.returns.extend(rng.chance(500).then(|| at + rng.between(0, grace * 5 / 4)));
+                }
+            }
         }
     }
 }

@@ -145,6 +145,10 @@ impl<R: Rules> World<R> {
             if let Some((at, cause)) = plan.leaves {
                 self.at(at, Event::Leave(run, cause));
             }
+            plan.returns.into_iter().for_each(|at| self.at(at, Event::ComeBack(run)));
+            if let Some((at, cause)) = plan.leaves_again {
+                self.at(at, Event::Leave(run, cause));
+            }
             if let Some((at, gateway)) = plan.cancelled {
                 self.at(at, Event::CancelByName(run, gateway));
             }
@@ -254,6 +258,8 @@ impl<R: Rules> World<R> {
         match event {
             Event::Arrive(run) => self.route(self.scenario.runs[run].gateway, Event::Arrive(run)),
             Event::Leave(run, cause) => self.route(self.scenario.runs[run].gateway, Event::Leave(run, cause)),
+            Event::ComeBack(run) => self.route(self.scenario.runs[run].gateway, Event::ComeBack(run)),
+            Event::GraceOver { run, leaving } => self.grace_over(run, leaving),
             Event::Scribble { worker, life, rows } => self.scribble(worker, life, &rows),
             Event::Chaos(chaos) => self.wreak(chaos),
             Event::Resume(process) => self.resume(process),

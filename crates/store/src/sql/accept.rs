@@ -89,7 +89,7 @@ impl Tx<'_> {
         let rows = self.taken(new).await?;
         let Some(run) = own(new, &rows) else { return Ok(Wrote::Absent) };
         let attempt = AttemptId { key: RunKey { tenant: new.tenant.clone(), run }, attempt: 0 };
-        self.end((attempt, new.owner), (outcome, Usage::default()), None, now_ms).await
+        self.end((attempt, new.owner), (outcome, Usage::default()), (None, Vec::new()), now_ms).await
     }
 
     async fn taken(&mut self, new: &NewRun) -> Result<Vec<(String, String)>, Trouble> {

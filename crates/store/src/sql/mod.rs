@@ -26,7 +26,7 @@ use trouble::Trouble;
 use writes::Tx;
 
 use crate::seal::Seal;
-use crate::{Effect, Hook, RunQuery, RunStore, StoreConfig, StoreError, StoredEvent, StoredRun, Survives, Wake, Write, Wrote};
+use crate::{Effect, Hook, HookState, RunQuery, RunStore, StoreConfig, StoreError, StoredEvent, StoredRun, Survives, Wake, Write, Wrote};
 
 /// How often a transaction that gave way to another is tried.
 const TRIES_MAX: u32 = 4;
@@ -123,17 +123,20 @@ impl Tx<'_> {
             Write::Disown { new, outcome, now_ms } => self.disown(&new, outcome, now_ms).await,
             Write::Begin { run, from, owner } => self.begin(run, from, owner).await,
             Write::Append { attempt, owner, events } => self.append(attempt, owner, events).await,
-            Write::End { attempt, owner, outcome, usage, last, now_ms } => self.end((attempt, owner), (outcome, usage), last, now_ms).await,
+            Write::End { attempt, owner, outcome, usage, last, hooks, now_ms } => {
+                self.end((attempt, owner), (outcome, usage), (last, hooks), now_ms).await
+            }
             Write::Record { run, delivery, record } => self.record(run, delivery, &record).await,
             Write::Want { run, cause } => self.want(run, cause).await,
             Write::TakeOver { run, from, to } => self.take_over(run, from, to).await,
             Write::Beat { owner, name } => self.beat(owner, &name).await,
             Write::Leave { owner } => self.leave(owner).await,
             Write::Erase { run } => self.erase(run).await,
-            Write::Intend { run, effect } => self.intend(run, effect).await,
+            Write::Intend { run, effect, max } => self.intend(run, effect, max).await,
             Write::Move { run, key, from, to, detail, now_ms } => self.move_effect((run, key), &from, (to, detail), now_ms).await,
             Write::Hook(hook) => self.hook(hook).await,
-            Write::HookTried { id, due_ms } => self.hook_tried(&id, due_ms).await,
+            Write::HookTaken { id, from_ms, due_ms } => self.hook_taken(&id, from_ms, due_ms).await,
+            Write::HookTried { id, due_ms, last } => self.hook_tried(&id, due_ms, &last).await,
         }
     }
 }
@@ -174,6 +177,10 @@ impl RunStore for SqlStore {
 
     async fn due_hooks(&self, now_ms: i64, limit: usize) -> Result<Vec<Hook>, StoreError> {
         within(&self.config, self.read_due_hooks(now_ms, limit)).await
+    }
+
+    async fn hooks(&self, key: &RunKey) -> Result<Vec<HookState>, StoreError> {
+        within(&self.config, self.read_hooks(key)).await
     }
 
     async fn expire(&self, now_ms: i64, limit: usize) -> Result<u64, StoreError> {

@@ -6,7 +6,7 @@ use super::SqlStore;
 use super::rows::{self, effect_columns, hook_columns, life, life_text, run_columns};
 use super::trouble::Trouble;
 use super::writes::named;
-use crate::{Effect, Hook, RunQuery, StoredEvent, StoredRun};
+use crate::{Effect, Hook, HookState, RunQuery, StoredEvent, StoredRun};
 
 const RUN: &str = concat!("SELECT ", run_columns!(), " FROM kvit_run WHERE tenant = $1 AND run = $2");
 const RUNS: &str = concat!(
@@ -33,6 +33,8 @@ const WANTED: &str = "SELECT tenant, run, wanted FROM kvit_run WHERE owner = $1 
 const OWNERS: &str = "SELECT r.owner, COALESCE(l.beat, 0) FROM (SELECT DISTINCT owner FROM kvit_run WHERE cause IS NULL) r \
     LEFT JOIN kvit_life l ON l.life = r.owner ORDER BY r.owner";
 const DUE_HOOKS: &str = concat!("SELECT ", hook_columns!(), " FROM kvit_hook WHERE due_ms <= $1 ORDER BY due_ms, number LIMIT $2");
+
+const HOOKS: &str = "SELECT id, url, due_ms, tries, last FROM kvit_hook WHERE tenant = $1 AND run = $2 ORDER BY number";
 
 impl SqlStore {
     pub(super) async fn read_run(&self, key: &RunKey) -> Result<Option<StoredRun>, Trouble> {
@@ -80,5 +82,14 @@ impl SqlStore {
     pub(super) async fn read_due_hooks(&self, now_ms: i64, limit: usize) -> Result<Vec<Hook>, Trouble> {
         let rows = self.db.read(DUE_HOOKS, || vec![now_ms.into(), limit.into()]).await?;
         rows.iter().map(|row| rows::hook(row, &self.seal)).collect()
+    }
+
+    pub(super) async fn read_hooks(&self, key: &RunKey) -> Result<Vec<HookState>, Trouble> {
+        let rows = self.db.read(HOOKS, || named(key)).await?;
+        let state = |row: &super::db::Row| {
+            let (tries, last) = (rows::number(row, 3)?, row.get(4)?);
+            Ok(HookState { id: row.get(0)?, url: row.get(1)?, due_ms: row.get(2)?, tries, last })
+        };
+        rows.iter().map(state).collect()
     }
 }

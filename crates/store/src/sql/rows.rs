@@ -26,7 +26,7 @@ macro_rules! effect_columns {
 /// The columns of a webhook that [`hook`] reads.
 macro_rules! hook_columns {
     () => {
-        "id, tenant, run, url, body, due_ms, tries"
+        "id, tenant, run, url, body, due_ms, tries, last"
     };
 }
 pub(crate) use {effect_columns, hook_columns, run_columns};
@@ -154,5 +154,5 @@ pub(crate) fn hook(row: &Row, seal: &Seal) -> Result<Hook, Trouble> {
     let id: String = row.get(0)?;
     let run = key(&row.get::<String>(1)?, &row.get::<String>(2)?)?;
     let body = seal.open(&within("hook", &run, &id), row.get(4)?)?;
-    Ok(Hook { url: row.get(3)?, body, due_ms: row.get(5)?, tries: number(row, 6)?, run, id })
+    Ok(Hook { url: row.get(3)?, body, due_ms: row.get(5)?, tries: number(row, 6)?, last: row.get(7)?, run, id })
 }

@@ -5,14 +5,15 @@
 
 use std::sync::LazyLock;
 
+use lifecycle::effect::not_begun;
 use lifecycle::message::Usage;
-use lifecycle::{AttemptId, Cause, Delivery, Incarnation, Outcome, RunKey};
+use lifecycle::{AttemptId, Cause, Delivery, Incarnation, Outcome, OutcomeKind, RunKey};
 
 use super::db::{Arg, Held, Row};
 use super::rows::{self, RunRow, life_text, of_run, run_columns, sealed, within};
 use super::trouble::Trouble;
 use crate::seal::Seal;
-use crate::{StoredEvent, Wake, Wrote};
+use crate::{Hook, StoredEvent, Wake, Wrote};
 
 /// Rows of one INSERT of events.
 const EVENTS_AT_ONCE: usize = 16;
@@ -25,9 +26,9 @@ const APPEND: &str = "UPDATE kvit_run SET last_event = $5 \
 const EVENT: &str = "INSERT INTO kvit_event (run, number, body) VALUES ($1, $2, $3)";
 const END: &str = "UPDATE kvit_run SET kind = $7, cause = $8, reason = $9, prompt_tokens = $10, cached_tokens = $11, generated_tokens = $12, \
     ended_ms = $13, last_event = $5 \
-    WHERE tenant = $1 AND run = $2 AND attempt = $3 AND owner = $4 AND cause IS NULL AND last_event = $6 RETURNING id";
+    WHERE tenant = $1 AND run = $2 AND attempt = $3 AND owner = $4 AND cause IS NULL AND last_event = $6 RETURNING id, last_effect";
 const END_WITHOUT_EVENT: &str = "UPDATE kvit_run SET kind = $5, cause = $6, reason = $7, prompt_tokens = $8, cached_tokens = $9, \
-    generated_tokens = $10, ended_ms = $11 WHERE tenant = $1 AND run = $2 AND attempt = $3 AND owner = $4 AND cause IS NULL RETURNING id";
+    generated_tokens = $10, ended_ms = $11 WHERE tenant = $1 AND run = $2 AND attempt = $3 AND owner = $4 AND cause IS NULL RETURNING id, last_effect";
 const RECORD: &str = "UPDATE kvit_run SET delivery = $3, record = CASE WHEN erased = 0 THEN $4 ELSE NULL END \
     WHERE tenant = $1 AND run = $2 AND cause IS NOT NULL";
 const WANT: &str = "UPDATE kvit_run SET wanted = COALESCE(wanted, $3) WHERE tenant = $1 AND run = $2 AND cause IS NULL";
@@ -37,6 +38,9 @@ const ERASE: &str = "UPDATE kvit_run SET request = NULL, record = NULL, erased =
     WHERE tenant = $1 AND run = $2 AND cause IS NOT NULL RETURNING id";
 const ERASE_EVENTS: &str = "DELETE FROM kvit_event WHERE run = $1";
 const EFFECT_NAMES: &str = "SELECT name FROM kvit_effect WHERE run = $1";
+const INTENDED: &str = "SELECT name FROM kvit_effect WHERE run = $1 AND state = 'intended'";
+const NOT_BEGUN: &str =
+    "UPDATE kvit_effect SET state = 'failed', detail = $3, updated_ms = $4 WHERE run = $1 AND name = $2 AND state = 'intended'";
 const ERASE_EFFECT: &str = "UPDATE kvit_effect SET description = $3, detail = NULL WHERE run = $1 AND name = $2";
 const ERASE_HOOKS: &str = "UPDATE kvit_hook SET body = $3 WHERE tenant = $1 AND run = $2 AND due_ms IS NULL";
 
@@ -135,7 +139,7 @@ impl Tx<'_> {
         &mut self,
         (attempt, owner): (AttemptId, Incarnation),
         (outcome, usage): (Outcome, Usage),
-        last: Option<StoredEvent>,
+        (last, hooks): (Option<StoredEvent>, Vec<Hook>),
         now_ms: i64,
     ) -> Result<Wrote, Trouble> {
         let mut args = of_attempt(&attempt, owner);
@@ -152,11 +156,29 @@ impl Tx<'_> {
             }
         };
         let Some(row) = row else { return self.stands(&attempt.key).await };
+        let id: i64 = row.get(0)?;
         if let Some(event) = last {
-            self.insert_events(row.get(0)?, &attempt.key, &[event]).await?;
+            self.insert_events(id, &attempt.key, &[event]).await?;
+        }
+        if row.get::<i64>(1)? > 0 && outcome.kind() != OutcomeKind::Completed {
+            self.begin_no_effect(id, &attempt.key, outcome.kind(), now_ms).await?;
+        }
+        for hook in hooks {
+            self.hook(hook).await?;
         }
         self.wakes.push(Wake::Moved(attempt.key));
         Ok(Wrote::Done)
+    }
+
+    /// What was intended is not begun any more.
+    // contract: C-27
+    async fn begin_no_effect(&mut self, id: i64, run: &RunKey, outcome: OutcomeKind, now_ms: i64) -> Result<(), Trouble> {
+        for row in self.held.query(INTENDED, vec![id.into()]).await? {
+            let name: String = row.get(0)?;
+            let detail = self.seal.seal(&within("detail", run, &name), not_begun(Some(outcome)).as_bytes())?;
+            self.held.execute(NOT_BEGUN, vec![id.into(), name.as_str().into(), detail.into(), now_ms.into()]).await?;
+        }
+        Ok(())
     }
 
     pub async fn record(&mut self, run: RunKey, delivery: Delivery, record: &[u8]) -> Result<Wrote, Trouble> {

@@ -152,7 +152,15 @@ pub fn append(run: &str, number: u32, events: Vec<StoredEvent>) -> Write {
 
 pub fn end(run: &str, number: u32, cause: Cause, last: Option<u64>) -> Write {
     let usage = Usage { prompt: 3, cached_prompt: 2, generated: 1 };
-    Write::End { attempt: attempt(run, number), owner: A, outcome: Outcome::of(cause), usage, last: last.map(event), now_ms: 10 }
+    Write::End {
+        attempt: attempt(run, number),
+        owner: A,
+        outcome: Outcome::of(cause),
+        usage,
+        last: last.map(event),
+        hooks: Vec::new(),
+        now_ms: 10,
+    }
 }
 
 pub fn effect(name: &str) -> Effect {
@@ -169,7 +177,7 @@ pub fn effect(name: &str) -> Effect {
 }
 
 pub fn hook(name: &str, run: &str, due_ms: i64) -> Hook {
-    Hook { id: name.to_owned(), run: key(run), url: "http://there/".to_owned(), body: b"told".to_vec(), due_ms, tries: 0 }
+    Hook { id: name.to_owned(), run: key(run), url: "http://there/".to_owned(), body: b"told".to_vec(), due_ms, tries: 0, last: None }
 }
 
 /// Commits and gives what became of it.

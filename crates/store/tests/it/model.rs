@@ -117,7 +117,7 @@ impl Op {
                 let reason = (self.number > 9).then(|| String::from_utf8_lossy(&self.bytes).into_owned());
                 let usage = Usage { prompt: u32::MAX, cached_prompt: 1, generated: self.number as u32 };
                 let last = self.number.is_multiple_of(2).then(|| event(first));
-                Write::End { attempt, owner, outcome: Outcome { cause, reason }, usage, last, now_ms }
+                Write::End { attempt, owner, outcome: Outcome { cause, reason }, usage, last, hooks: Vec::new(), now_ms }
             }
             22..24 => Write::Record { run, delivery: Delivery::ALL[self.number % 3], record: self.bytes.clone() },
             24..26 => Write::Want { run, cause },
@@ -127,15 +127,22 @@ impl Op {
             30 => Write::Erase { run },
             31..33 => {
                 let name = EFFECTS[self.number % 3];
-                Write::Intend { run, effect: store::Effect { state, attempt: number, detail, created_ms: now_ms, ..effect(name) } }
+                Write::Intend {
+                    run,
+                    effect: store::Effect { state, attempt: number, detail, created_ms: now_ms, ..effect(name) },
+                    max: 2 + self.number % 2,
+                }
             }
             33..36 => {
                 let from = if self.odd == 1 { vec![states[(self.number + 1) % 5]] } else { states.to_vec() };
                 Write::Move { run, key: EFFECTS[self.time as usize % 3].to_owned(), from, to: state, detail, now_ms }
             }
             36..38 => Write::Hook(store::Hook { run, body: self.bytes.clone(), ..hook(HOOKS[self.number % 3], "none", now_ms) }),
+            38 => Write::HookTaken { id: HOOKS[self.number % 3].to_owned(), from_ms: i64::from(self.odd), due_ms: now_ms },
             40.. => Write::Disown { new: Box::new(self.new_run()), outcome: Outcome::of(cause), now_ms },
-            _ => Write::HookTried { id: HOOKS[self.number % 3].to_owned(), due_ms: (self.odd < 3).then_some(now_ms) },
+            _ => {
+                Write::HookTried { id: HOOKS[self.number % 3].to_owned(), due_ms: (self.odd < 3).then_some(now_ms), last: "200".to_owned() }
+            }
         }
     }
 }

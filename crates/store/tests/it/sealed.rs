@@ -17,10 +17,12 @@ async fn write_content(place: &Place) {
             accept(NewRun { request: Some(body("secret-request")), ..new("r") }),
             accept(new("other")),
             Write::Append { attempt: attempt("r", 0), owner: A, events: vec![StoredEvent { number: 1, body: body("secret-event") }] },
-            Write::Intend { run: key("r"), effect: told.clone() },
+            Write::Intend { run: key("r"), effect: told.clone(), max: 9 },
             Write::Hook(store::Hook { body: body("secret-hook"), ..hook("h", "r", 1) }),
             match end("r", 0, Cause::Stop, None) {
-                Write::End { attempt, owner, outcome, usage, now_ms, .. } => Write::End { attempt, owner, outcome, usage, last, now_ms },
+                Write::End { attempt, owner, outcome, usage, now_ms, .. } => {
+                    Write::End { attempt, owner, outcome, usage, last, hooks: Vec::new(), now_ms }
+                }
                 other => other,
             },
             Write::Record { run: key("r"), delivery: Delivery::Complete, record: body("secret-record") },

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use lifecycle::message::Usage;
 use lifecycle::{Cause, Delivery, OnDisconnect, Outcome, OutcomeKind, Tenant};
-use store::{EffectState, NewRun, RunQuery, RunStore, StoredEvent, Survives, Wake, Write, Wrote};
+use store::{EffectState, HookState, NewRun, RunQuery, RunStore, StoredEvent, Survives, Wake, Write, Wrote};
 
 use crate::common::*;
 
@@ -42,6 +42,7 @@ on_every_store!(
     a_record_is_kept_and_erased,
     an_effect_moves_from_where_it_is_and_its_key_is_one_effect,
     a_webhook_is_due_until_it_is_over,
+    nothing_is_begun_of_a_run_that_is_wanted_to_end_or_did_not_complete,
     what_is_over_is_deleted_in_bounded_batches_with_all_that_belongs_to_it,
     runs_are_listed_newest_first,
     wakes_tell_of_what_was_committed,
@@ -191,7 +192,7 @@ async fn one_outcome_for_ever(store: Arc<dyn RunStore>) {
     let usage = Usage { prompt: 3, cached_prompt: 2, generated: 1 };
     let outcome = Outcome::because(Cause::DeviceError, "it broke");
     let last = Some(event(2));
-    let done = Write::End { attempt: attempt("r", 1), owner: A, outcome: outcome.clone(), usage, last, now_ms: 10 };
+    let done = Write::End { attempt: attempt("r", 1), owner: A, outcome: outcome.clone(), usage, last, hooks: Vec::new(), now_ms: 10 };
     assert_eq!(one(&store, done.clone()).await, Wrote::Done);
     let ended = run(&store, "r").await;
     assert_eq!((ended.outcome.as_ref(), ended.usage, ended.ended_ms, ended.last_event), (Some(&outcome), usage, Some(10), 2));
@@ -256,14 +257,17 @@ async fn an_end_is_asked_for_elsewhere_and_a_dead_lifes_run_is_taken_over(store:
     assert_eq!(store.owners().await.unwrap(), [(A, 2), (B, 1)]);
     one(&store, Write::Leave { owner: B }).await;
     one(&store, end("r2", 0, Cause::CancelRequested, None)).await;
-    assert_eq!(store.owners().await.unwrap(), [(B, 0)]);
+    // Left in good order: what B had is nobody's, and whoever comes first may take it.
+    assert_eq!(store.owners().await.unwrap(), [(lifecycle::Incarnation(0), 0)]);
+    assert!(matches!(one(&store, take(lifecycle::Incarnation(0), A)).await, Wrote::Taken(run) if run.owner == A));
     assert_eq!(store.wanted(A).await.unwrap(), []);
 }
 
 async fn a_record_is_kept_and_erased(store: Arc<dyn RunStore>) {
     let record = |run: &str| Write::Record { run: key(run), delivery: Delivery::Partial, record: b"{}".to_vec() };
     let erase = |run: &str| Write::Erase { run: key(run) };
-    commit(&store, vec![accept(new("r")), Write::Intend { run: key("r"), effect: effect("e") }, append("r", 0, events(1..=3))]).await;
+    commit(&store, vec![accept(new("r")), Write::Intend { run: key("r"), effect: effect("e"), max: 9 }, append("r", 0, events(1..=3))])
+        .await;
     for early in [record("r"), erase("r")] {
         assert!(matches!(one(&store, early).await, Wrote::Stands(_)));
     }
@@ -282,13 +286,13 @@ async fn a_record_is_kept_and_erased(store: Arc<dyn RunStore>) {
     let effects = store.effects(&key("r")).await.unwrap();
     assert_eq!((effects.len(), effects[0].description.as_str(), effects[0].kind.as_str()), (1, "", "payment"));
     // Nothing comes back to it.
-    one(&store, Write::Intend { run: key("r"), effect: effect("later") }).await;
+    one(&store, Write::Intend { run: key("r"), effect: effect("later"), max: 9 }).await;
     assert_eq!(store.effects(&key("r")).await.unwrap()[1].description, "");
 }
 
 async fn an_effect_moves_from_where_it_is_and_its_key_is_one_effect(store: Arc<dyn RunStore>) {
     use EffectState::{Committed, Failed, Intended, Submitted, Unknown};
-    let intend = |run: &str, effect| Write::Intend { run: key(run), effect };
+    let intend = |run: &str, effect| Write::Intend { run: key(run), effect, max: 9 };
     let moved = |name: &str, from: &[EffectState], to, detail: Option<&[u8]>| Write::Move {
         run: key("r"),
         key: name.to_owned(),
@@ -318,7 +322,7 @@ async fn an_effect_moves_from_where_it_is_and_its_key_is_one_effect(store: Arc<d
 }
 
 async fn a_webhook_is_due_until_it_is_over(store: Arc<dyn RunStore>) {
-    let tried = |name: &str, due_ms| Write::HookTried { id: name.to_owned(), due_ms };
+    let tried = |name: &str, due_ms| Write::HookTried { id: name.to_owned(), due_ms, last: "500".to_owned() };
     let put = vec![
         Write::Hook(hook("h1", "r", 30)),
         Write::Hook(hook("h2", "r", 10)),
@@ -335,22 +339,100 @@ async fn a_webhook_is_due_until_it_is_over(store: Arc<dyn RunStore>) {
         commit(&store, vec![tried("h2", Some(50)), tried("h1", None), tried("h1", Some(1))]).await,
         [Wrote::Done, Wrote::Done, Wrote::Done]
     );
+    // Written with a run's end, one is there if and only if that end is the run's.
+    one(&store, accept(new("ends"))).await;
+    let ends = |cause, name: &str| match end("ends", 0, cause, None) {
+        Write::End { attempt, owner, outcome, usage, last, now_ms, .. } => {
+            Write::End { attempt, owner, outcome, usage, last, hooks: vec![hook(name, "ends", 90)], now_ms }
+        }
+        other => other,
+    };
+    assert_eq!(one(&store, ends(Cause::Stop, "first")).await, Wrote::Done);
+    assert!(matches!(one(&store, ends(Cause::ClientClosed, "second")).await, Wrote::Stands(_)));
+    let of_end: Vec<_> = store.hooks(&key("ends")).await.unwrap().into_iter().map(|state| state.id).collect();
+    assert_eq!(of_end, ["first"]);
+    one(&store, tried("first", None)).await;
     // Over is over, and is no other's id.
     assert_eq!(one(&store, Write::Hook(hook("h1", "r", 1))).await, Wrote::Done);
-    assert_eq!(store.due_hooks(99, 9).await.unwrap(), [hook("h3", "r", 30), store::Hook { tries: 1, ..hook("h2", "r", 50) }]);
+    assert_eq!(
+        store.due_hooks(99, 9).await.unwrap(),
+        [hook("h3", "r", 30), store::Hook { tries: 1, last: Some("500".to_owned()), ..hook("h2", "r", 50) }]
+    );
+    let state = |name: &str, due_ms, tries| HookState {
+        id: name.to_owned(),
+        url: "http://there/".to_owned(),
+        due_ms,
+        tries,
+        last: (tries > 0).then(|| "500".to_owned()),
+    };
+    let all = [state("h1", None, 1), state("h2", Some(50), 1), state("h3", Some(30), 0)];
+    assert_eq!(store.hooks(&key("r")).await.unwrap(), all);
+    assert_eq!(store.hooks(&key("nobody")).await.unwrap(), []);
+    // Of several that take one, one has it.
+    let take = |from_ms, due_ms| Write::HookTaken { id: "h3".to_owned(), from_ms, due_ms };
+    assert_eq!(commit(&store, vec![take(29, 70), take(30, 60), take(30, 61)]).await, [Wrote::Absent, Wrote::Done, Wrote::Absent]);
+    assert_eq!(store.due_hooks(59, 9).await.unwrap().len(), 1);
+    assert_eq!(store.due_hooks(60, 9).await.unwrap()[1], hook("h3", "r", 60));
+    let over = Write::HookTaken { id: "h1".to_owned(), from_ms: 30, due_ms: 60 };
+    assert_eq!(one(&store, over).await, Wrote::Absent);
+}
+
+// contract: C-27
+async fn nothing_is_begun_of_a_run_that_is_wanted_to_end_or_did_not_complete(store: Arc<dyn RunStore>) {
+    use EffectState::{Committed, Failed, Intended, Submitted};
+    let state = |run: &str, name: &str, state| Write::Intend { run: key(run), effect: store::Effect { state, ..effect(name) }, max: 3 };
+    let submit = |run: &str, name: &str| Write::Move {
+        run: key(run),
+        key: name.to_owned(),
+        from: vec![Intended],
+        to: Submitted,
+        detail: None,
+        now_ms: 7,
+    };
+    let runs = ["completed", "wanted", "cancelled", "both"];
+    for name in runs {
+        commit(&store, vec![accept(new(name)), state(name, "meant", Intended), state(name, "sent", Submitted)]).await;
+    }
+    let want = |name: &str| Write::Want { run: key(name), cause: Cause::CancelRequested };
+    commit(&store, vec![want("wanted"), end("completed", 0, Cause::Stop, None), end("cancelled", 0, Cause::ClientClosed, None)]).await;
+    commit(&store, vec![want("both"), end("both", 0, Cause::Stop, None)]).await;
+    for (name, begins, meant) in
+        [("completed", true, Intended), ("wanted", false, Intended), ("cancelled", false, Failed), ("both", false, Intended)]
+    {
+        let effects = store.effects(&key(name)).await.unwrap();
+        assert_eq!([effects[0].state, effects[1].state], [meant, Submitted], "{name}");
+        let detail = (meant == Failed).then(|| b"not begun: the run was cancelled".to_vec());
+        assert_eq!((effects[0].detail.clone(), effects[0].updated_ms), (detail, if meant == Failed { 10 } else { 5 }), "{name}");
+        // What was noted before is answered as it stands, what was done already is noted, and what would begin is not.
+        assert_eq!(one(&store, state(name, "meant", Intended)).await, Wrote::Effect(effects[0].clone()), "{name}");
+        let anew = one(&store, state(name, "anew", Intended)).await;
+        assert_eq!((matches!(anew, Wrote::Effect(_)), matches!(anew, Wrote::Stands(_))), (begins, !begins), "{name}: {anew:?}");
+        let moved = one(&store, submit(name, "meant")).await;
+        assert_eq!(matches!(moved, Wrote::Effect(_)), begins, "{name}: {moved:?}");
+        if !begins {
+            let done = one(&store, state(name, "done", Committed)).await;
+            assert!(matches!(done, Wrote::Effect(done) if done.state == Committed), "{name}");
+        }
+        assert_eq!(one(&store, state(name, "more", Committed)).await, Wrote::Full, "{name}");
+        assert!(matches!(one(&store, state(name, "sent", Submitted)).await, Wrote::Effect(_)), "{name}");
+    }
 }
 
 async fn what_is_over_is_deleted_in_bounded_batches_with_all_that_belongs_to_it(store: Arc<dyn RunStore>) {
     let keyed = |fresh: &str, expires_ms| NewRun { expires_ms, joining: Some((fresh.to_owned(), [1; 32])), ..new(fresh) };
     let expiring = [("r1", Some(20)), ("r2", None), ("r3", Some(5000)), ("r4", Some(10)), ("open", Some(1))];
     for (name, expires) in expiring {
-        let effect = Write::Intend { run: key(name), effect: effect("e") };
+        let effect = Write::Intend { run: key(name), effect: effect("e"), max: 9 };
         commit(&store, vec![accept(keyed(name, expires)), append(name, 0, events(1..=20)), effect]).await;
         if name != "open" {
             one(&store, end(name, 0, Cause::Stop, Some(21))).await;
         }
     }
-    commit(&store, vec![Write::Hook(hook("over", "r1", 1)), Write::HookTried { id: "over".to_owned(), due_ms: None }]).await;
+    commit(
+        &store,
+        vec![Write::Hook(hook("over", "r1", 1)), Write::HookTried { id: "over".to_owned(), due_ms: None, last: "204".to_owned() }],
+    )
+    .await;
     one(&store, Write::Hook(hook("due", "r1", 1))).await;
 
     assert_eq!(store.expire(9, 100).await.unwrap(), 0);
@@ -373,7 +455,7 @@ async fn what_is_over_is_deleted_in_bounded_batches_with_all_that_belongs_to_it(
     assert_eq!(one(&store, accept(keyed("r1", None))).await, Wrote::Accepted(id("r1")));
     assert_eq!(store.events(&key("r1"), 0, 9).await.unwrap(), []);
     assert_eq!(store.due_hooks(9, 9).await.unwrap(), [hook("due", "r1", 1)]);
-    assert_eq!(one(&store, Write::HookTried { id: "over".to_owned(), due_ms: None }).await, Wrote::Absent);
+    assert_eq!(one(&store, Write::HookTried { id: "over".to_owned(), due_ms: None, last: "204".to_owned() }).await, Wrote::Absent);
 }
 
 async fn runs_are_listed_newest_first(store: Arc<dyn RunStore>) {
@@ -495,7 +577,8 @@ async fn a_nul_in_a_text_spoils_no_batch(store: Arc<dyn RunStore>) {
         now_ms: 9,
     };
     let wrote =
-        commit(&store, vec![accept(named), Write::Intend { run: key("r"), effect: odd }, moved, Write::Hook(hook("h\0", "r", 1))]).await;
+        commit(&store, vec![accept(named), Write::Intend { run: key("r"), effect: odd, max: 9 }, moved, Write::Hook(hook("h\0", "r", 1))])
+            .await;
     assert_eq!(wrote[0], Wrote::Accepted(id("r")));
     assert!(matches!(&wrote[2], Wrote::Effect(moved) if moved.state == EffectState::Failed && moved.description == "a\0b"));
     assert_eq!(run(&store, "r").await.model, "mo\u{fffd}del");

@@ -32,7 +32,7 @@ use crate::http::fields::{self, Fields};
 use crate::http::generate::{JOINED, closed, first, joining, read, sse, timeout};
 use crate::http::leaving::{self, Route};
 use crate::http::stream::Whole;
-use crate::http::{name, ok, serving};
+use crate::http::{name, ok, serving, tools};
 use crate::keeping::now_ms;
 use crate::keys::Caller;
 
@@ -54,12 +54,14 @@ pub(super) async fn create(asking: Asking, body: Body) -> Result<Response, ApiEr
     let body = read(&asking.calls, body, 0).await?;
     let mut fields = Fields::parse(&body)?;
     let model = fields::model(&mut fields, &asking.calls.models())?;
+    let tools = tools::take(&mut fields, &asking.calls.config)?;
     let request = parse(fields, retention(&asking.calls))?;
     let joining = joining(DOOR, &asking.headers, &body)?;
     let on_disconnect = policy(&asking, &request, joining.is_some())?;
     drop(body);
     let prompt = prompt(&asking.calls, &asking.caller.tenant, &request.asked).await?;
     let expires = request.asked.expires_at.map(|at| Duration::from_secs(at.abs_diff(request.asked.created_at)));
+    tools::check(&tools, on_disconnect, asking.calls.keeper.is_some())?;
     let order = Order {
         caller: asking.caller.clone(),
         requested: asking.requested.clone(),
@@ -75,6 +77,7 @@ pub(super) async fn create(asking: Asking, body: Body) -> Result<Response, ApiEr
         stored: request.asked.store,
         request: request.asked.store.then(|| request.asked.encode()),
         expires,
+        tools,
     };
     let plan = Plan { asked: request.asked, stream: request.stream, on_disconnect };
     if plan.asked.background { background(asking, order, plan.stream).await } else { interactive(asking, order, plan).await }

@@ -179,6 +179,11 @@ impl RunStore for Flaky {
         self.inner.effects(key).await
     }
 
+    async fn hooks(&self, key: &RunKey) -> Result<Vec<store::HookState>, StoreError> {
+        self.there().await?;
+        self.inner.hooks(key).await
+    }
+
     async fn owned(&self, owner: Incarnation, limit: usize) -> Result<Vec<StoredRun>, StoreError> {
         self.reads().await?;
         self.inner.owned(owner, limit).await

@@ -18,9 +18,9 @@ struct Scripted {
     said: Vec<Said>,
 }
 
-/// A request as it is kept: what a worker was asked for, here nothing, and the door's own part.
+/// A request as it is kept: what a worker was asked for, the tools, here neither, and the door's own part.
 pub(super) fn kept(door: &[u8]) -> Vec<u8> {
-    [&0_u32.to_be_bytes(), door].concat()
+    [&0_u32.to_be_bytes(), &0_u32.to_be_bytes(), door].concat()
 }
 
 /// Runs by their keys.

@@ -72,6 +72,9 @@ impl Place {
     }
 }
 
+/// Picks a write.
+pub type Pick = fn(&Write) -> bool;
+
 /// What is wrong with it at the moment.
 #[derive(Default)]
 pub struct Weather {
@@ -83,7 +86,7 @@ pub struct Weather {
     pub mute: AtomicBool,
     pub rng: AtomicU64,
     /// The answer of the next commit with such a write is lost.
-    pub lose: Mutex<Option<fn(&Write) -> bool>>,
+    pub lose: Mutex<Option<Pick>>,
     /// Commits that were done and whose answer was lost.
     pub lost: AtomicU64,
 }
@@ -120,7 +123,7 @@ impl Flaky {
 
     fn loses(&self, writes: &[Write]) -> bool {
         let mut lose = self.weather.lose.lock().expect("no panic");
-        lose.take_if(|lose| writes.iter().any(|write| lose(write))).is_some()
+        lose.take_if(|lose| writes.iter().any(*lose)).is_some()
     }
 
     async fn reads(&self) -> Result<(), StoreError> {

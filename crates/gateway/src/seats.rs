@@ -84,6 +84,11 @@ impl Seats {
         self.list.len()
     }
 
+    /// Everything that was said, if it is still there.
+    pub(crate) fn said(&self) -> Option<&[Item]> {
+        self.kept.as_deref()
+    }
+
     /// Readers that are not over.
     pub(crate) fn open(&self) -> usize {
         self.list.iter().filter(|s| !s.over).count()

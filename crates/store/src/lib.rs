@@ -38,7 +38,7 @@ pub enum Survives {
 /// Something that may concern another gateway than the one that wrote it. Lost ones cost time only: everything is found by looking, too.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Wake {
-    /// Somebody asked, at another gateway, for this run's end.
+    /// Somebody asked, at another gateway, for this run's end, or for its events.
     Wanted(RunKey),
     /// This run has further events, or its end.
     Moved(RunKey),
@@ -92,6 +92,9 @@ pub trait RunStore: Send + Sync + 'static {
 
     /// Of these runs, those whose end somebody asked for at another gateway, with the cause.
     async fn wanted(&self, owner: Incarnation) -> Result<Vec<(RunKey, Cause)>, StoreError>;
+
+    /// Of these runs, those whose events somebody asks for at another gateway.
+    async fn followed(&self, owner: Incarnation) -> Result<Vec<RunKey>, StoreError>;
 
     /// Every life of a gateway that owns runs without an outcome, with the number of its last beat. Whoever sees the same number for a whole
     /// lease by its own clock, while the store answered all the time, may take its runs over.

@@ -78,6 +78,16 @@ impl Memory {
     }
 }
 
+impl Kept {
+    fn is_ended_at(&self, owner: Incarnation) -> bool {
+        self.run.outcome.is_some() && self.run.owner == owner
+    }
+
+    fn is_followed_at(&self, owner: Incarnation) -> bool {
+        self.run.outcome.is_none() && self.run.owner == owner && self.run.followed
+    }
+}
+
 impl State {
     fn kept(&self, key: &RunKey) -> Option<&Kept> {
         self.runs.iter().find(|kept| kept.run.key == *key)
@@ -117,7 +127,7 @@ impl State {
             Write::End { attempt, owner, outcome, usage, last, hooks, now_ms } => {
                 self.end((attempt, owner), (outcome, usage), (last, hooks), (now_ms, wakes))
             }
-            Write::Record { run, delivery, record } => match self.kept_mut(&run).filter(|kept| kept.run.outcome.is_some()) {
+            Write::Record { run, owner, delivery, record } => match self.kept_mut(&run).filter(|kept| kept.is_ended_at(owner)) {
                 None => self.stands(&run),
                 Some(kept) => {
                     kept.run.delivery = Some(delivery);
@@ -130,6 +140,22 @@ impl State {
                 Some(kept) => {
                     kept.run.wanted.get_or_insert(cause);
                     wakes.push(Wake::Wanted(run));
+                    Wrote::Done
+                }
+            },
+            Write::Follow { run } => match self.kept_mut(&run).filter(|kept| kept.run.outcome.is_none() && !kept.run.keeps) {
+                None => self.stands(&run),
+                Some(kept) => {
+                    kept.run.followed = true;
+                    wakes.push(Wake::Wanted(run));
+                    Wrote::Done
+                }
+            },
+            Write::Keep { run, owner, keeps } => match self.kept_mut(&run).filter(|kept| kept.is_followed_at(owner)) {
+                None => self.stands(&run),
+                Some(kept) => {
+                    (kept.run.keeps, kept.run.followed) = (keeps, false);
+                    wakes.push(Wake::Moved(run));
                     Wrote::Done
                 }
             },
@@ -237,6 +263,7 @@ impl State {
             caller: storable(&new.caller),
             on_disconnect: new.on_disconnect,
             keeps: new.keeps,
+            followed: false,
             owner: new.owner,
             attempt: 0,
             outcome: None,
@@ -328,6 +355,11 @@ impl RunStore for Memory {
     async fn wanted(&self, owner: Incarnation) -> Result<Vec<(RunKey, Cause)>, StoreError> {
         let open = self.owned(owner, usize::MAX).await?;
         Ok(open.into_iter().filter_map(|run| Some((run.key, run.wanted?))).collect())
+    }
+
+    async fn followed(&self, owner: Incarnation) -> Result<Vec<RunKey>, StoreError> {
+        let open = self.owned(owner, usize::MAX).await?;
+        Ok(open.into_iter().filter(|run| run.followed).map(|run| run.key).collect())
     }
 
     async fn owners(&self) -> Result<Vec<(Incarnation, u64)>, StoreError> {

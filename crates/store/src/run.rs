@@ -18,6 +18,8 @@ pub struct StoredRun {
     pub on_disconnect: OnDisconnect,
     /// Whether its events are kept.
     pub keeps: bool,
+    /// They are not, and somebody at another gateway than its owner asks for them.
+    pub followed: bool,
     /// The life of the gateway that has it.
     pub owner: Incarnation,
     /// The current attempt; 0 before the first.

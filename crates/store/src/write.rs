@@ -92,10 +92,13 @@ pub enum Write {
         /// Now.
         now_ms: i64,
     },
-    /// Keep the record of a settled run: `Done`; `Stands` if it has no outcome; `Absent`. An erased run keeps the delivery only.
+    /// Keep the record of a settled run: `Done`; `Stands` if it has no outcome or another has the run; `Absent`. An erased run keeps the
+    /// delivery only.
     Record {
         /// The run.
         run: RunKey,
+        /// Who has it.
+        owner: Incarnation,
         /// What its caller was sent.
         delivery: Delivery,
         /// Its JSON.
@@ -107,6 +110,22 @@ pub enum Write {
         run: RunKey,
         /// Why.
         cause: Cause,
+    },
+    /// Ask, at a gateway that does not own it, for the events of a run that keeps none: `Done` if it has no outcome and somebody asks already
+    /// or from now on, else `Stands`; `Absent`.
+    Follow {
+        /// The run.
+        run: RunKey,
+    },
+    /// Answer that: the events are appended behind this, from the first on, or cannot be. `Done` if somebody asks, `owner` has the run and it
+    /// has no outcome, else `Stands`; `Absent`.
+    Keep {
+        /// The run.
+        run: RunKey,
+        /// Who answers.
+        owner: Incarnation,
+        /// Whether they are kept from now on.
+        keeps: bool,
     },
     /// Take over a run of a life that is over: `Taken` with the run if `from` has it and it has no outcome, else `Stands`.
     TakeOver {

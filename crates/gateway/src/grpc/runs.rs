@@ -45,7 +45,7 @@ fn named<T>(answer: T, run: &RunId, asked: Option<&RunId>) -> Response<T> {
 /// The run as it is now. One that is not held: NOT_FOUND, and the word says whether it was evicted.
 fn look(calls: &Calls, key: &RunKey) -> Result<wire::Run, Status> {
     let not_held = || ApiError::not_held(key.run.as_str(), calls.journal.recall(key), calls.journal.limits());
-    calls.journal.run(key).map(|run| view::run(&run)).ok_or_else(|| status::of_error(&not_held()))
+    calls.known_here(key).map(|run| view::run(&run)).ok_or_else(|| status::of_error(&not_held()))
 }
 
 /// The same, not before the store has the outcome that it shows.

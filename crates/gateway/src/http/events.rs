@@ -119,8 +119,15 @@ async fn source(calls: &Arc<Calls>, conn: &Arc<ConnState>, key: &RunKey, after: 
     }
     let not_held = || ApiError::not_held(key.run.as_str(), calls.journal.recall(key), calls.journal.limits());
     let known = calls.known(key).await.map_err(ApiError::store)?;
+    let keeps = match &known {
+        Some(run) if run.erased => false,
+        // Another gateway has it and keeps none of them unless somebody asks.
+        Some(run) if !run.keeps && run.outcome.is_none() => calls.ask_for_events(key).await.map_err(ApiError::store)?,
+        Some(run) => run.keeps,
+        None => false,
+    };
     match known {
-        Some(run) if run.keeps && !run.erased => {
+        Some(_) if keeps => {
             let follow = calls.follow(key, after).await.map_err(ApiError::store)?;
             follow.map(Source::Store).ok_or_else(not_held)
         }

@@ -70,7 +70,7 @@ pub(super) fn key(caller: &Caller, segment: Segment) -> Result<RunKey, ApiError>
 
 /// The run as this process knows it, else as the store has it.
 async fn view(calls: &Calls, key: &RunKey) -> Result<Response, ApiError> {
-    let run = calls.journal.run(key);
+    let run = calls.known_here(key);
     if run.as_ref().is_some_and(|run| run.outcome.is_some()) && !calls.may_tell_outcome(key).await {
         return Err(ApiError::store_down());
     }

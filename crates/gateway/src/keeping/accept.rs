@@ -126,6 +126,10 @@ impl Calls {
         if keeper.is_full() {
             return Err(Closed::StoreDown);
         }
+        // It is said at once, and not when the next try has failed as well.
+        if is_background && !keeper.is_available() {
+            return Err(Closed::StoreDown);
+        }
         let write = Write::Accept(Box::new(new));
         let wrote = if is_background {
             keeper.ask(write, Survives::Machine, true).await.map_err(|_: StoreError| Closed::StoreDown)?
@@ -210,6 +214,7 @@ fn accepted(new: &NewRun) -> StoredRun {
         caller: new.caller.clone(),
         on_disconnect: new.on_disconnect,
         keeps: new.keeps,
+        followed: false,
         owner: new.owner,
         attempt: 0,
         outcome: None,

@@ -37,7 +37,7 @@ impl Calls {
     }
 
     async fn cancel_run(&self, key: &RunKey, wait: Duration) -> Result<bool, StoreError> {
-        let is_here = self.journal.run(key).is_some();
+        let is_here = self.known_here(key).is_some();
         let Some(keeper) = &self.keeper else {
             self.cancel_and_wait(key, wait).await;
             return Ok(is_here);
@@ -98,8 +98,12 @@ impl Calls {
                     keeper.hub.all_moved();
                     self.apply_wanted(keeper).await;
                 }
-                // The store sends nothing; looking is left.
-                Err(RecvError::Closed) => drop(poll.tick().await),
+                // The store sends nothing any more; looking is left.
+                Err(RecvError::Closed) => {
+                    poll.tick().await;
+                    keeper.hub.all_moved();
+                    self.apply_wanted(keeper).await;
+                }
             }
         }
     }
@@ -109,7 +113,7 @@ impl Calls {
         self.lock().entries.contains_key(key)
     }
 
-    /// Ends the runs here that somebody at another gateway wants ended.
+    /// Ends the runs here that somebody at another gateway wants ended, and keeps the events of those that somebody there reads.
     async fn apply_wanted(&self, keeper: &Keeper) {
         // A store that is away is asked again soon.
         for (key, cause) in keeper.store.wanted(self.incarnation).await.unwrap_or_default() {
@@ -118,6 +122,9 @@ impl Calls {
                     self.want(entry, cause);
                 }
             });
+        }
+        for key in keeper.store.followed(self.incarnation).await.unwrap_or_default() {
+            self.keep_from_now_on(keeper, &key);
         }
     }
 }

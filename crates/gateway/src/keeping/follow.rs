@@ -8,13 +8,16 @@ use std::sync::Arc;
 
 use lifecycle::{RunKey, Said};
 use protocol::kept;
-use store::{StoreError, StoredRun};
+use store::{StoreError, StoredRun, Survives, Write};
 use tokio::sync::watch;
+use tokio::time::Instant;
 
 use crate::calls::Calls;
 
 /// Events that are read at once.
 const PAGE: usize = 256;
+/// How often it is looked for the answer of the gateway that has a run, which itself looks once in a poll if it hears nothing.
+const ANSWER_POLLS: u32 = 4;
 
 /// Somebody who reads a run's events.
 pub(crate) struct Follow {
@@ -35,6 +38,30 @@ impl Calls {
         match &self.keeper {
             Some(keeper) => keeper.store.run(key).await,
             None => Ok(None),
+        }
+    }
+
+    /// Asks the gateway that has a live run to keep its events, of which it keeps none, from the first on. Whether they are kept.
+    ///
+    /// # Errors
+    /// The store is not there, or nobody answers.
+    pub(crate) async fn ask_for_events(&self, key: &RunKey) -> Result<bool, StoreError> {
+        let Some(keeper) = &self.keeper else { return Ok(false) };
+        let mut news = keeper.hub.subscribe(key);
+        keeper.store.commit(vec![Write::Follow { run: key.clone() }], Survives::Process).await?;
+        let until = Instant::now() + keeper.config.poll * ANSWER_POLLS;
+        loop {
+            news.borrow_and_update();
+            match keeper.store.run(key).await? {
+                Some(run) if run.keeps => return Ok(true),
+                Some(run) if run.followed && run.outcome.is_none() => {}
+                _ => return Ok(false),
+            }
+            if Instant::now() >= until {
+                return Err(StoreError::Unavailable("the gateway that has the run does not answer".to_owned()));
+            }
+            let look_again = until.min(Instant::now() + keeper.config.poll);
+            let _ = tokio::time::timeout_at(look_again, news.changed()).await;
         }
     }
 

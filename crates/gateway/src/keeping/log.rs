@@ -98,6 +98,11 @@ impl Log {
         self.accepted
     }
 
+    /// The number of what was said last; 0 if nothing was.
+    pub(super) fn last_number(&self) -> u64 {
+        self.last
+    }
+
     /// The number of its last event.
     pub(super) fn end_number(&mut self) -> u64 {
         self.last += 1;

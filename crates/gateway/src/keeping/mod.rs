@@ -18,10 +18,13 @@ mod owners;
 mod recorder;
 mod say;
 
-use std::sync::Arc;
+use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use lifecycle::RunKey;
+use observe::RunView;
 use store::{RunStore, StoreError, Survives, Write, Wrote};
 use tokio::sync::{mpsc, oneshot};
 
@@ -29,6 +32,7 @@ pub(crate) use follow::Follow;
 pub(crate) use log::{Log, door_part, tools};
 pub(crate) use recorder::Jobs;
 
+use crate::calls::Calls;
 use crate::config::KeepConfig;
 use ending::Ending;
 use hub::Hub;
@@ -48,7 +52,12 @@ pub(crate) struct Keeper {
     pub(crate) ending: Ending,
     /// Runs that went on though the store had not answered in time.
     pub(crate) late: AtomicU64,
+    /// Runs that another gateway took over from here, newest last: what this process knows of them is not what is true.
+    given_up: Mutex<VecDeque<RunKey>>,
 }
+
+/// Runs that were taken over from here of which that is remembered.
+const GIVEN_UP_MAX: usize = 4096;
 
 impl Keeper {
     pub(crate) fn new(store: Arc<dyn RunStore>, config: KeepConfig) -> (Keeper, Jobs) {
@@ -62,6 +71,7 @@ impl Keeper {
             hub: Hub::default(),
             ending: Ending::default(),
             late: AtomicU64::new(0),
+            given_up: Mutex::default(),
         };
         (keeper, receive)
     }
@@ -74,6 +84,22 @@ impl Keeper {
     /// Whether the store answered last.
     pub(crate) fn is_available(&self) -> bool {
         self.available.load(Ordering::Relaxed)
+    }
+
+    /// Another gateway has taken a run over from here.
+    fn given_up(&self, key: &RunKey) {
+        let mut given_up = self.given_up.lock().unwrap_or_else(PoisonError::into_inner);
+        if !given_up.contains(key) {
+            if given_up.len() == GIVEN_UP_MAX {
+                given_up.pop_front();
+            }
+            given_up.push_back(key.clone());
+        }
+    }
+
+    /// Whether what is true of a run is what the store says, and not what this process has recorded.
+    fn has_given_up(&self, key: &RunKey) -> bool {
+        self.given_up.lock().unwrap_or_else(PoisonError::into_inner).contains(key)
     }
 
     /// Whether so much waits that nothing new is taken on.
@@ -121,6 +147,14 @@ impl Keeper {
 
 fn stopping() -> StoreError {
     StoreError::Unavailable("this process stops".to_owned())
+}
+
+impl Calls {
+    /// A run as this process knows it, if what it knows is what is true.
+    pub(crate) fn known_here(&self, key: &RunKey) -> Option<RunView> {
+        let elsewhere = self.keeper.as_ref().is_some_and(|keeper| keeper.has_given_up(key));
+        if elsewhere { None } else { self.journal.run(key) }
+    }
 }
 
 /// Milliseconds of the calendar.

@@ -6,7 +6,7 @@
 //! Invariant: a run is taken over from a life that is over, by one gateway, once: by compare-and-set on its owner. Nobody's clock is compared.
 // contract: C-2 C-5 C-7
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -31,25 +31,45 @@ const EXPIRE_EVERY: Duration = Duration::from_secs(60);
 /// Events of a run that are read at once.
 const PAGE: usize = 1024;
 
-/// What is known between two looks.
+/// What was seen of the others.
 #[derive(Default)]
-struct House {
-    /// What was seen of another life: the number of its beat, and since when.
-    seen: HashMap<Incarnation, (u64, Time)>,
-    /// Runs whose take-over was begun, and that neither go on here nor are somebody else's: the store may have done it and not said so, or been
-    /// away right after.
-    taking: HashSet<RunKey>,
+struct Seen {
+    /// The number of each life's last beat, and since when it is that.
+    beats: HashMap<Incarnation, (u64, Time)>,
+    /// Runs that may be this life's by now and are not in the table: what took them over, or what goes on with them, broke off.
+    taken: Vec<RunKey>,
 }
 
 impl Calls {
-    /// Beats, watches the others, takes over, deletes what is over; for as long as the gateway serves.
+    /// Beats, watches the others, takes over, deletes what is over; for as long as the gateway serves. However much there is to take over, it
+    /// goes on beating.
     pub(crate) async fn keep_house(self: &Arc<Self>, keeper: &Keeper, name: &str) {
-        let mut house = House::default();
+        tokio::join!(self.beat(keeper, name), self.watch_others(keeper));
+    }
+
+    async fn beat(&self, keeper: &Keeper, name: &str) {
+        let mut last = self.now();
+        loop {
+            // A store that is away is asked again soon; who watches does not count that time.
+            let beat = Write::Beat { owner: self.incarnation, name: name.to_owned() };
+            if keeper.store.commit(vec![beat], Survives::Process).await.is_ok() {
+                let silent = self.now().since(std::mem::replace(&mut last, self.now()));
+                // This process stood still, or was cut off from the store: its runs may be another's.
+                if silent >= keeper.config.lease && self.give_up_taken(keeper).await.is_err() {
+                    last = Time::ZERO;
+                }
+            }
+            tokio::time::sleep(keeper.config.lease / BEATS).await;
+        }
+    }
+
+    async fn watch_others(self: &Arc<Self>, keeper: &Keeper) {
+        let mut seen = Seen::default();
         let mut expire = self.now();
         loop {
-            if let Err(why) = self.look_after(keeper, name, &mut house).await {
+            if let Err(why) = self.look_after(keeper, &mut seen).await {
                 // What was not seen while the store was away proves nothing.
-                house.seen.clear();
+                seen.beats.clear();
                 tracing::debug!(%why, "the run store cannot be looked after");
             }
             if expire <= self.now() {
@@ -60,43 +80,55 @@ impl Calls {
         }
     }
 
+    /// Lets go of every run here that another gateway has taken over meanwhile. Nothing of it is written here any more, and whoever reads it
+    /// here is told how it ended there.
+    // contract: C-5
+    async fn give_up_taken(&self, keeper: &Keeper) -> Result<(), StoreError> {
+        let live: Vec<RunKey> = self.lock().entries.keys().cloned().collect();
+        for key in live {
+            let Some(run) = keeper.store.run(&key).await?.filter(|run| run.owner != self.incarnation) else { continue };
+            tracing::warn!(run = %key.run, owner = %run.owner, "another gateway has taken it over");
+            keeper.given_up(&key);
+            let cause = run.outcome.map(|outcome| outcome.cause).filter(|cause| cause.outcome() != OutcomeKind::Completed);
+            self.with(&key, |entry| {
+                if entry.dispatch.call().outcome().is_none() {
+                    entry.log.parked = true;
+                    self.want(entry, cause.unwrap_or(Cause::WorkerLost));
+                }
+            });
+        }
+        Ok(())
+    }
+
     /// The life ends in good order: what it leaves may be taken over at once.
     pub(crate) async fn leave_store(&self, keeper: &Keeper) {
         let leave = Write::Leave { owner: self.incarnation };
-        let left = tokio::time::timeout(self.config.settle, keeper.ask(leave, Survives::Machine, true)).await;
+        let left = tokio::time::timeout(self.config.settle, keeper.ask(leave, Survives::Machine, false)).await;
         if !matches!(left, Ok(Ok(_))) {
             tracing::warn!(waiting = keeper.waiting(), "the run store was not there at the end: what it was not given is lost");
         }
     }
 
-    async fn look_after(self: &Arc<Self>, keeper: &Keeper, name: &str, house: &mut House) -> Result<(), StoreError> {
-        let beat = Write::Beat { owner: self.incarnation, name: name.to_owned() };
-        keeper.store.commit(vec![beat], Survives::Process).await?;
+    async fn look_after(self: &Arc<Self>, keeper: &Keeper, seen: &mut Seen) -> Result<(), StoreError> {
+        self.go_on_with_taken(keeper, &mut seen.taken).await?;
         let owners: HashMap<Incarnation, u64> = keeper.store.owners().await?.into_iter().collect();
-        for key in house.taking.clone() {
-            let run = keeper.store.run(&key).await?;
-            if let Some(run) = run.filter(|run| run.owner == self.incarnation && run.outcome.is_none() && !self.is_live(&key)) {
-                self.go_on(keeper, run).await?;
-            }
-            house.taking.remove(&key);
-        }
-        house.seen.retain(|life, _| owners.contains_key(life));
+        seen.beats.retain(|life, _| owners.contains_key(life));
         for (life, beat) in owners.into_iter().filter(|(life, _)| *life != self.incarnation) {
-            let since = match house.seen.get(&life) {
+            let since = match seen.beats.get(&life) {
                 Some((before, since)) if *before == beat => *since,
                 _ => self.now(),
             };
-            house.seen.insert(life, (beat, since));
+            seen.beats.insert(life, (beat, since));
             // Nobody's: its owner left in good order. Exclusive: no other process can live.
             let is_over = life == Incarnation(0) || keeper.store.is_exclusive();
             if is_over || self.now().since(since) >= keeper.config.lease {
-                self.take_over(keeper, house, life).await?;
+                self.take_over(keeper, life, &mut seen.taken).await?;
             }
         }
         Ok(())
     }
 
-    async fn take_over(self: &Arc<Self>, keeper: &Keeper, house: &mut House, from: Incarnation) -> Result<(), StoreError> {
+    async fn take_over(self: &Arc<Self>, keeper: &Keeper, from: Incarnation, taken: &mut Vec<RunKey>) -> Result<(), StoreError> {
         loop {
             let runs = keeper.store.owned(from, TAKE_MAX).await?;
             let count = runs.len();
@@ -105,19 +137,36 @@ impl Calls {
                     // It stays where it is until there is room here, or at another gateway.
                     return Ok(());
                 }
-                let key = run.key.clone();
-                house.taking.insert(key.clone());
                 let take = Write::TakeOver { run: run.key.clone(), from, to: self.incarnation };
-                let wrote = keeper.store.commit(vec![take], Survives::Process).await?.pop();
-                if let Some(Wrote::Taken(run)) = wrote {
-                    self.go_on(keeper, *run).await?;
+                taken.push(run.key);
+                if let Some(Wrote::Stands(_) | Wrote::Absent) = keeper.store.commit(vec![take], Survives::Process).await?.pop() {
+                    // Another was quicker, or it ended.
+                    taken.pop();
                 }
-                house.taking.remove(&key);
+                self.go_on_with_taken(keeper, taken).await?;
             }
             if count < TAKE_MAX {
                 return Ok(());
             }
         }
+    }
+
+    /// Goes on with what was taken over. What breaks off is done again: a run must not be this gateway's and nowhere.
+    async fn go_on_with_taken(self: &Arc<Self>, keeper: &Keeper, taken: &mut Vec<RunKey>) -> Result<(), StoreError> {
+        while let Some(key) = taken.last() {
+            let run = keeper.store.run(key).await?.filter(|run| run.owner == self.incarnation && run.outcome.is_none());
+            if let Some(run) = run.filter(|_| !self.is_live(key)) {
+                match self.go_on(keeper, run.clone()).await {
+                    Err(StoreError::Unreadable(why)) => {
+                        tracing::error!(run = %key.run, %why, "what was said of it cannot be read");
+                        self.end_taken(keeper, &run, Outcome::because(Cause::WorkerError, "what was said of it before cannot be read"));
+                    }
+                    done => done?,
+                }
+            }
+            taken.pop();
+        }
+        Ok(())
     }
 
     /// A run that is this gateway's from now on: it goes on, or it ends.
@@ -164,6 +213,10 @@ impl Calls {
             Some(cause) => Outcome::of(cause),
             None => Outcome::because(Cause::WorkerLost, "the gateway that had the run is gone"),
         };
+        self.end_taken(keeper, run, outcome);
+    }
+
+    fn end_taken(&self, keeper: &Keeper, run: &StoredRun, outcome: Outcome) {
         tracing::info!(run = %run.key.run, cause = %outcome.cause, "its gateway is gone");
         let attempt = AttemptId { key: run.key.clone(), attempt: run.attempt };
         let said = log::end(run, &outcome);

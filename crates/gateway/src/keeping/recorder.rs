@@ -48,23 +48,43 @@ pub(super) enum After {
     Disowned,
 }
 
+/// Jobs that were looked at while the store was away, and the way of the others.
+struct Waiting<'a> {
+    behind: VecDeque<Job>,
+    jobs: &'a mut Jobs,
+}
+
+impl Waiting<'_> {
+    fn at_once(&mut self) -> Option<Job> {
+        self.behind.pop_front().or_else(|| self.jobs.try_recv().ok())
+    }
+
+    async fn next(&mut self) -> Option<Job> {
+        match self.behind.pop_front() {
+            Some(job) => Some(job),
+            None => self.jobs.recv().await,
+        }
+    }
+}
+
 impl Calls {
     /// Commits what comes until nothing can come any more.
     pub(crate) async fn record(self: &Arc<Self>, keeper: &Keeper, jobs: &mut Jobs) {
-        while let Some(first) = jobs.recv().await {
+        let mut waiting = Waiting { behind: VecDeque::new(), jobs };
+        while let Some(first) = waiting.next().await {
             let mut group = VecDeque::from([first]);
             let mut writes = group.iter().map(|job| job.writes.len()).sum::<usize>();
             while writes < GROUP_MAX
-                && let Ok(job) = jobs.try_recv()
+                && let Some(job) = waiting.at_once()
             {
                 writes += job.writes.len();
                 group.push_back(job);
             }
-            self.commit(keeper, group).await;
+            self.commit(keeper, group, &mut waiting).await;
         }
     }
 
-    async fn commit(self: &Arc<Self>, keeper: &Keeper, mut group: VecDeque<Job>) {
+    async fn commit(self: &Arc<Self>, keeper: &Keeper, mut group: VecDeque<Job>, waiting: &mut Waiting<'_>) {
         let mut wait = RETRY;
         loop {
             group.retain_mut(|job| {
@@ -90,6 +110,11 @@ impl Calls {
                 tracing::error!(%why, waiting = keeper.waiting(), "the run store does not take what is written; it is tried again");
             }
             group.iter_mut().for_each(|job| job.failed(&why));
+            // Whoever is behind them and can be refused does not wait for the store to be back, either.
+            while let Ok(mut job) = waiting.jobs.try_recv() {
+                job.failed(&why);
+                waiting.behind.push_back(job);
+            }
             tokio::time::sleep(wait).await;
             wait = (wait * 2).min(RETRY_MAX);
         }

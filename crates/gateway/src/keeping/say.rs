@@ -52,6 +52,30 @@ impl Calls {
         self.tell(entry, said);
     }
 
+    /// Somebody at another gateway asks for the events of a run that kept none: what was said is written down, and what is said from now on.
+    /// If not all of it is there any more, whoever asks is told no.
+    // contract: C-26
+    pub(super) fn keep_from_now_on(&self, keeper: &Keeper, key: &RunKey) {
+        let live = self.with(key, |entry| {
+            let said = entry.seats.said().filter(|said| said.len() as u64 == entry.log.last_number() && entry.log.end.is_none());
+            let keeps = said.is_some() && !entry.log.parked;
+            let mut writes = vec![Write::Keep { run: key.clone(), owner: self.incarnation, keeps }];
+            if let Some(said) = said.filter(|_| keeps && !entry.log.keeps) {
+                let attempt = AttemptId { key: key.clone(), attempt: entry.dispatch.call().attempt() };
+                let events: Vec<_> = (1..).zip(said).map(|(number, said)| log::event(&attempt, number, said)).collect();
+                if !events.is_empty() {
+                    writes.push(Write::Append { attempt, owner: self.incarnation, events });
+                }
+                entry.log.keeps = true;
+            }
+            keeper.send(writes, Survives::Process, After::Nothing);
+        });
+        // One that has settled has its end on the way to the store.
+        if live.is_none() {
+            tracing::debug!(run = %key.run, "its events are asked for, and it is over");
+        }
+    }
+
     /// A run's outcome is set: it is written, and its readers are told when it is there.
     pub(crate) fn keep_end(&self, entry: &mut Entry, outcome: &Outcome) {
         let Some(keeper) = &self.keeper else { return };
@@ -80,6 +104,9 @@ impl Calls {
             let Some(said) = entry.log.end.take().and_then(|end| end.said) else { return };
             let said = match (wrote, said) {
                 (Wrote::Stands(run), Said::End { outcome, usage }) => {
+                    if let Some(keeper) = self.keeper.as_ref().filter(|_| run.owner != self.incarnation) {
+                        keeper.given_up(key);
+                    }
                     let stands = run.outcome.unwrap_or_else(|| outcome.clone());
                     if stands.cause != outcome.cause {
                         tracing::error!(run = %key.run, stands = %stands.cause, late = %outcome.cause, "another gateway had ended it");
@@ -144,6 +171,6 @@ impl Calls {
         let Some(keeper) = self.keeper.as_ref().filter(|_| !entry.log.parked) else { return };
         let Some(record) = self.journal.run(&entry.key).and_then(|run| serde_json::to_vec(&run).ok()) else { return };
         let delivery = entry.dispatch.call().delivery().unwrap_or(Delivery::None);
-        keeper.write(Write::Record { run: entry.key.clone(), delivery, record }, Survives::Process);
+        keeper.write(Write::Record { run: entry.key.clone(), owner: self.incarnation, delivery, record }, Survives::Process);
     }
 }

@@ -24,6 +24,7 @@ pub(super) async fn open(config: &ServeConfig, name: &str) -> anyhow::Result<Opt
     };
     let settings = StoreConfig {
         key_file: config.store_key_file.get().map(Path::to_owned),
+        notify: config.store_notify,
         retention: Duration::from_secs(config.retention_s),
         ..StoreConfig::at(url)
     };

@@ -65,6 +65,7 @@ const LISTS: [(&[Reader], &[&str]); 5] = [
             "store_key_file",
             "store_patience_ms",
             "store_poll_ms",
+            "store_notify",
             "store_lease_ms",
             "store_queue_max",
             "background_deadline_ms",

@@ -219,9 +219,11 @@ options! {
     store_key_file: ModelPath, "FILE" = ModelPath::default(),
         "File with the key that kept requests and answers are encrypted with: 32 bytes, as they are, in hexadecimal or in base64. Without it they are not encrypted.";
     store_patience_ms: u64, "MILLISECONDS" = 100,
-        "How long an interactive run waits for the run store, before it begins and before its end is told; then it goes on without. A background run waits as long as it takes.";
+        "How long an interactive run waits for the run store, before it begins and before its end is told; then it goes on without. A background run is refused while it is not there.";
     store_poll_ms: u64, "MILLISECONDS" = 1000,
         "How often the run store is looked at for what its messages may have missed.";
+    store_notify: bool, "BOOLEAN" = true,
+        "Whether PostgreSQL tells gateways of each other's writes (LISTEN and NOTIFY). Without it they find them when they look, every `store_poll_ms`.";
     store_lease_ms: u64, "MILLISECONDS" = 15_000,
         "After so long without a sign of life in the run store a gateway is over and others take over its runs. Above `lease_ms`.";
     store_queue_max: usize, "NUMBER" = 65_536,

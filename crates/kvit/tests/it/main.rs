@@ -12,6 +12,7 @@ mod endings;
 mod evicted;
 mod faults;
 mod gateway;
+mod gateways;
 mod grace;
 mod grpc;
 mod grpc_client;

@@ -126,8 +126,10 @@ impl Tx<'_> {
             Write::End { attempt, owner, outcome, usage, last, hooks, now_ms } => {
                 self.end((attempt, owner), (outcome, usage), (last, hooks), now_ms).await
             }
-            Write::Record { run, delivery, record } => self.record(run, delivery, &record).await,
+            Write::Record { run, owner, delivery, record } => self.record((run, owner), delivery, &record).await,
             Write::Want { run, cause } => self.want(run, cause).await,
+            Write::Follow { run } => self.follow(run).await,
+            Write::Keep { run, owner, keeps } => self.keep(run, owner, keeps).await,
             Write::TakeOver { run, from, to } => self.take_over(run, from, to).await,
             Write::Beat { owner, name } => self.beat(owner, &name).await,
             Write::Leave { owner } => self.leave(owner).await,
@@ -169,6 +171,10 @@ impl RunStore for SqlStore {
 
     async fn wanted(&self, owner: Incarnation) -> Result<Vec<(RunKey, Cause)>, StoreError> {
         within(&self.config, self.read_wanted(owner)).await
+    }
+
+    async fn followed(&self, owner: Incarnation) -> Result<Vec<RunKey>, StoreError> {
+        within(&self.config, self.read_followed(owner)).await
     }
 
     async fn owners(&self) -> Result<Vec<(Incarnation, u64)>, StoreError> {

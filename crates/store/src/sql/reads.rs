@@ -30,6 +30,7 @@ const EFFECTS: &str = concat!(
 );
 const OWNED: &str = concat!("SELECT ", run_columns!(), " FROM kvit_run WHERE owner = $1 AND cause IS NULL ORDER BY id LIMIT $2");
 const WANTED: &str = "SELECT tenant, run, wanted FROM kvit_run WHERE owner = $1 AND cause IS NULL AND wanted IS NOT NULL ORDER BY id";
+const FOLLOWED: &str = "SELECT tenant, run FROM kvit_run WHERE owner = $1 AND cause IS NULL AND keeps = 2 ORDER BY id";
 const OWNERS: &str = "SELECT r.owner, COALESCE(l.beat, 0) FROM (SELECT DISTINCT owner FROM kvit_run WHERE cause IS NULL) r \
     LEFT JOIN kvit_life l ON l.life = r.owner ORDER BY r.owner";
 const DUE_HOOKS: &str = concat!("SELECT ", hook_columns!(), " FROM kvit_hook WHERE due_ms <= $1 ORDER BY due_ms, number LIMIT $2");
@@ -72,6 +73,11 @@ impl SqlStore {
         rows.iter()
             .map(|row| Ok((rows::key(&row.get::<String>(0)?, &row.get::<String>(1)?)?, rows::cause(&row.get::<String>(2)?)?)))
             .collect()
+    }
+
+    pub(super) async fn read_followed(&self, owner: Incarnation) -> Result<Vec<RunKey>, Trouble> {
+        let rows = self.db.read(FOLLOWED, || vec![life_text(owner).as_str().into()]).await?;
+        rows.iter().map(|row| rows::key(&row.get::<String>(0)?, &row.get::<String>(1)?)).collect()
     }
 
     pub(super) async fn read_owners(&self) -> Result<Vec<(Incarnation, u64)>, Trouble> {

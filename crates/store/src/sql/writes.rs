@@ -30,7 +30,9 @@ const END: &str = "UPDATE kvit_run SET kind = $7, cause = $8, reason = $9, promp
 const END_WITHOUT_EVENT: &str = "UPDATE kvit_run SET kind = $5, cause = $6, reason = $7, prompt_tokens = $8, cached_tokens = $9, \
     generated_tokens = $10, ended_ms = $11 WHERE tenant = $1 AND run = $2 AND attempt = $3 AND owner = $4 AND cause IS NULL RETURNING id, last_effect";
 const RECORD: &str = "UPDATE kvit_run SET delivery = $3, record = CASE WHEN erased = 0 THEN $4 ELSE NULL END \
-    WHERE tenant = $1 AND run = $2 AND cause IS NOT NULL";
+    WHERE tenant = $1 AND run = $2 AND owner = $5 AND cause IS NOT NULL";
+const FOLLOW: &str = "UPDATE kvit_run SET keeps = 2 WHERE tenant = $1 AND run = $2 AND keeps <> 1 AND cause IS NULL";
+const KEEP: &str = "UPDATE kvit_run SET keeps = $4 WHERE tenant = $1 AND run = $2 AND owner = $3 AND keeps = 2 AND cause IS NULL";
 const WANT: &str = "UPDATE kvit_run SET wanted = COALESCE(wanted, $3) WHERE tenant = $1 AND run = $2 AND cause IS NULL";
 const TAKE_OVER: &str =
     concat!("UPDATE kvit_run SET owner = $4 WHERE tenant = $1 AND run = $2 AND owner = $3 AND cause IS NULL RETURNING ", run_columns!());
@@ -181,9 +183,13 @@ impl Tx<'_> {
         Ok(())
     }
 
-    pub async fn record(&mut self, run: RunKey, delivery: Delivery, record: &[u8]) -> Result<Wrote, Trouble> {
+    pub async fn record(&mut self, (run, owner): (RunKey, Incarnation), delivery: Delivery, record: &[u8]) -> Result<Wrote, Trouble> {
         let mut args = named(&run);
-        args.extend([delivery.as_str().into(), sealed(self.seal, &of_run("record", &run), Some(record))?.into()]);
+        args.extend([
+            delivery.as_str().into(),
+            sealed(self.seal, &of_run("record", &run), Some(record))?.into(),
+            life_text(owner).as_str().into(),
+        ]);
         match self.held.execute(RECORD, args).await? {
             0 => self.stands(&run).await,
             _ => Ok(Wrote::Done),
@@ -197,6 +203,28 @@ impl Tx<'_> {
             0 => self.stands(&run).await,
             _ => {
                 self.wakes.push(Wake::Wanted(run));
+                Ok(Wrote::Done)
+            }
+        }
+    }
+
+    pub async fn follow(&mut self, run: RunKey) -> Result<Wrote, Trouble> {
+        match self.held.execute(FOLLOW, named(&run)).await? {
+            0 => self.stands(&run).await,
+            _ => {
+                self.wakes.push(Wake::Wanted(run));
+                Ok(Wrote::Done)
+            }
+        }
+    }
+
+    pub async fn keep(&mut self, run: RunKey, owner: Incarnation, keeps: bool) -> Result<Wrote, Trouble> {
+        let mut args = named(&run);
+        args.extend([life_text(owner).as_str().into(), keeps.into()]);
+        match self.held.execute(KEEP, args).await? {
+            0 => self.stands(&run).await,
+            _ => {
+                self.wakes.push(Wake::Moved(run));
                 Ok(Wrote::Done)
             }
         }

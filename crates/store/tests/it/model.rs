@@ -41,7 +41,7 @@ fn op() -> impl Strategy<Value = Op> {
     let odd = prop_oneof![6 => Just(0_u8), 4 => 1..6_u8];
     let bytes = proptest::collection::vec(any::<u8>(), 0..40);
     let tenant = prop_oneof![4 => Just(0_usize), 1 => Just(1)];
-    (0..42_u8, tenant, 0..NAMES.len(), 0..OWNERS.len(), odd, 0..20_usize, 0..60_i64, bytes, any::<bool>()).prop_map(
+    (0..47_u8, tenant, 0..NAMES.len(), 0..OWNERS.len(), odd, 0..20_usize, 0..60_i64, bytes, any::<bool>()).prop_map(
         |(what, tenant, run, owner, odd, number, time, bytes, survives)| Op {
             what,
             tenant,
@@ -119,8 +119,10 @@ impl Op {
                 let last = self.number.is_multiple_of(2).then(|| event(first));
                 Write::End { attempt, owner, outcome: Outcome { cause, reason }, usage, last, hooks: Vec::new(), now_ms }
             }
-            22..24 => Write::Record { run, delivery: Delivery::ALL[self.number % 3], record: self.bytes.clone() },
+            22..24 => Write::Record { run, owner, delivery: Delivery::ALL[self.number % 3], record: self.bytes.clone() },
             24..26 => Write::Want { run, cause },
+            42..44 => Write::Follow { run },
+            44..47 => Write::Keep { run, owner, keeps: self.number > 3 },
             26..28 => Write::TakeOver { run, from: owner, to: OWNERS[self.number % 3] },
             28 => Write::Beat { owner: self.owner(), name: "name".to_owned() },
             29 => Write::Leave { owner: self.owner() },
@@ -172,6 +174,7 @@ async fn everything(store: &dyn RunStore, keys: &[RunKey], now_ms: i64) -> Strin
         add(&store.owned(owner, 100).await.unwrap());
         add(&store.owned(owner, 1).await.unwrap());
         add(&store.wanted(owner).await.unwrap());
+        add(&store.followed(owner).await.unwrap());
     }
     add(&store.owners().await.unwrap());
     add(&store.due_hooks(now_ms, 100).await.unwrap());

@@ -25,7 +25,7 @@ async fn write_content(place: &Place) {
                 }
                 other => other,
             },
-            Write::Record { run: key("r"), delivery: Delivery::Complete, record: body("secret-record") },
+            Write::Record { run: key("r"), owner: A, delivery: Delivery::Complete, record: body("secret-record") },
         ],
         Survives::Machine,
     );

@@ -26,7 +26,7 @@ fn child(test: &str, place: &Place) -> Command {
 
 /// What an interactive run writes, and a background one.
 fn life_of_a_run(name: &str) -> Vec<Vec<Write>> {
-    let record = Write::Record { run: key(name), delivery: Delivery::Complete, record: b"{}".to_vec() };
+    let record = Write::Record { run: key(name), owner: A, delivery: Delivery::Complete, record: b"{}".to_vec() };
     vec![vec![accept(new(name))], vec![Write::Begin { run: key(name), from: 0, owner: A }], vec![end(name, 1, Cause::Stop, None), record]]
 }
 

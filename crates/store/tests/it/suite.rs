@@ -39,6 +39,7 @@ on_every_store!(
     one_outcome_for_ever,
     events_are_read_in_pieces,
     an_end_is_asked_for_elsewhere_and_a_dead_lifes_run_is_taken_over,
+    events_are_asked_for_and_kept_from_then_on,
     a_record_is_kept_and_erased,
     an_effect_moves_from_where_it_is_and_its_key_is_one_effect,
     a_webhook_is_due_until_it_is_over,
@@ -263,8 +264,28 @@ async fn an_end_is_asked_for_elsewhere_and_a_dead_lifes_run_is_taken_over(store:
     assert_eq!(store.wanted(A).await.unwrap(), []);
 }
 
+async fn events_are_asked_for_and_kept_from_then_on(store: Arc<dyn RunStore>) {
+    let follow = |run: &str| Write::Follow { run: key(run) };
+    let keep = |owner, keeps| Write::Keep { run: key("r"), owner, keeps };
+    commit(&store, vec![accept(NewRun { keeps: false, ..new("r") }), accept(new("kept"))]).await;
+    assert!(matches!(one(&store, keep(A, true)).await, Wrote::Stands(_)), "nobody asks");
+    assert!(matches!(one(&store, follow("kept")).await, Wrote::Stands(_)), "they are kept already");
+    assert_eq!(one(&store, follow("nobody")).await, Wrote::Absent);
+    assert_eq!(commit(&store, vec![follow("r"), follow("r")]).await, [Wrote::Done, Wrote::Done]);
+    let asked = run(&store, "r").await;
+    assert_eq!((asked.keeps, asked.followed, store.followed(A).await.unwrap()), (false, true, vec![key("r")]));
+    assert_eq!(store.followed(B).await.unwrap(), []);
+    // Only who has the run answers; a no may be asked again.
+    assert!(matches!(one(&store, keep(B, true)).await, Wrote::Stands(_)));
+    assert_eq!(commit(&store, vec![keep(A, false), follow("r"), keep(A, true)]).await, [Wrote::Done, Wrote::Done, Wrote::Done]);
+    let kept = run(&store, "r").await;
+    assert_eq!((kept.keeps, kept.followed, store.followed(A).await.unwrap()), (true, false, vec![]));
+    assert_eq!(commit(&store, vec![append("r", 0, events(1..=2)), end("r", 0, Cause::Stop, Some(3))]).await, [Wrote::Done, Wrote::Done]);
+    assert!(matches!(one(&store, follow("r")).await, Wrote::Stands(_)), "it has ended");
+}
+
 async fn a_record_is_kept_and_erased(store: Arc<dyn RunStore>) {
-    let record = |run: &str| Write::Record { run: key(run), delivery: Delivery::Partial, record: b"{}".to_vec() };
+    let record = |run: &str| Write::Record { run: key(run), owner: A, delivery: Delivery::Partial, record: b"{}".to_vec() };
     let erase = |run: &str| Write::Erase { run: key(run) };
     commit(&store, vec![accept(new("r")), Write::Intend { run: key("r"), effect: effect("e"), max: 9 }, append("r", 0, events(1..=3))])
         .await;
@@ -276,6 +297,9 @@ async fn a_record_is_kept_and_erased(store: Arc<dyn RunStore>) {
     }
     let wrote = commit(&store, vec![end("r", 0, Cause::Stop, Some(4)), record("r")]).await;
     assert_eq!(wrote, [Wrote::Done, Wrote::Done]);
+    // contract: C-5. What a gateway that lost the run says of it changes nothing.
+    let others = Write::Record { run: key("r"), owner: B, delivery: Delivery::None, record: b"{1}".to_vec() };
+    assert!(matches!(one(&store, others).await, Wrote::Stands(_)));
     let kept = run(&store, "r").await;
     assert_eq!((kept.record.as_deref(), kept.delivery), (Some(b"{}".as_slice()), Some(Delivery::Partial)));
 

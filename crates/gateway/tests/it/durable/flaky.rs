@@ -197,6 +197,11 @@ impl RunStore for Flaky {
         self.inner.wanted(owner).await
     }
 
+    async fn followed(&self, owner: Incarnation) -> Result<Vec<RunKey>, StoreError> {
+        self.there().await?;
+        self.inner.followed(owner).await
+    }
+
     async fn owners(&self) -> Result<Vec<(Incarnation, u64)>, StoreError> {
         self.reads().await?;
         self.inner.owners().await

@@ -9,7 +9,7 @@ mod lossy;
 mod noise;
 mod partition;
 mod raw;
-mod relay;
+pub mod relay;
 mod stopped;
 mod tap;
 mod worker_ends;

@@ -50,6 +50,7 @@ impl Script {
             caller: "anonymous".into(),
             on_disconnect: if asked.background { OnDisconnect::Continue } else { OnDisconnect::Cancel },
             keeps: true,
+            followed: false,
             owner: Incarnation(1),
             attempt: 1,
             outcome: None,

@@ -118,6 +118,8 @@ async fn a_take_over_that_was_committed_without_an_answer_or_could_not_be_read_i
         let life = Life::begin(Incarnation(1), quick(), store);
         let mut worker = Worker { life: 1 << 32, ..Worker::default() };
         worker.come(&life).await;
+        let known = async { while !get(life.addr, "/v1/models").await.body.contains("tiny") {} };
+        soon("the worker is known", known).await;
         let mut socket = send(life.addr, &background("r1", false)).await;
         assert_eq!(soon("an answer", read_reply(&mut socket)).await.status, 200);
         life.kill().await;

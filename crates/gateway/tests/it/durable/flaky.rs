@@ -8,7 +8,7 @@ use async_trait::async_trait;
 use lifecycle::{Cause, Incarnation, RunKey, Tenant};
 use sqlx::{AssertSqlSafe, Connection, Executor, PgConnection};
 use store::memory::Memory;
-use store::{Effect, Hook, HookState, RunQuery, RunStore, StoreConfig, StoreError, StoredEvent, StoredRun, Survives, Wake, Write, Wrote};
+use store::{Effect, Hook, RunQuery, RunStore, StoreConfig, StoreError, StoredEvent, StoredRun, Survives, Wake, Write, Wrote};
 use tokio::sync::broadcast;
 
 use super::rng::Rng;
@@ -205,11 +205,6 @@ impl RunStore for Flaky {
     async fn owners(&self) -> Result<Vec<(Incarnation, u64)>, StoreError> {
         self.reads().await?;
         self.inner.owners().await
-    }
-
-    async fn hooks(&self, key: &RunKey) -> Result<Vec<HookState>, StoreError> {
-        self.reads().await?;
-        self.inner.hooks(key).await
     }
 
     async fn due_hooks(&self, now_ms: i64, limit: usize) -> Result<Vec<Hook>, StoreError> {

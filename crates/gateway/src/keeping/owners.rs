@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use lifecycle::message::{DeadlineLeft, Usage};
-use lifecycle::{AttemptId, Cause, Deadline, Incarnation, OnDisconnect, Outcome, RunKey, Time};
+use lifecycle::{AttemptId, Cause, Deadline, Incarnation, OnDisconnect, Outcome, OutcomeKind, RunKey, Time};
 use protocol::kept;
 use store::{StoreError, StoredRun, Survives, Write, Wrote};
 

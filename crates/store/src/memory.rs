@@ -78,16 +78,6 @@ impl Memory {
     }
 }
 
-impl Kept {
-    fn is_ended_at(&self, owner: Incarnation) -> bool {
-        self.run.outcome.is_some() && self.run.owner == owner
-    }
-
-    fn is_followed_at(&self, owner: Incarnation) -> bool {
-        self.run.outcome.is_none() && self.run.owner == owner && self.run.followed
-    }
-}
-
 impl State {
     fn kept(&self, key: &RunKey) -> Option<&Kept> {
         self.runs.iter().find(|kept| kept.run.key == *key)
@@ -280,16 +270,6 @@ impl State {
         };
         self.runs.push(Kept { fresh: new.fresh.as_str().to_owned(), run: stored, events: Vec::new(), effects: Vec::new() });
         Wrote::Accepted(run)
-    }
-
-    fn erase(&mut self, run: &RunKey) -> Wrote {
-        let Some(kept) = self.kept_mut(run).filter(|kept| kept.run.outcome.is_some()) else { return self.stands(run) };
-        (kept.run.request, kept.run.record, kept.run.erased) = (None, None, true);
-        kept.events.clear();
-        for effect in &mut kept.effects {
-            (effect.description, effect.detail) = (String::new(), None);
-        }
-        Wrote::Done
     }
 
     /// Deletes up to `limit` runs that `over` gives a time of, the oldest such time first.

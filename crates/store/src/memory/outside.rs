@@ -3,7 +3,7 @@
 //! Invariant: an effect's key stands for one effect of its run for ever; a webhook that is over is not due again.
 
 use lifecycle::effect::{may_begin, not_begun};
-use lifecycle::{EffectState, Outcome, OutcomeKind, RunKey};
+use lifecycle::{EffectState, Incarnation, Outcome, OutcomeKind, RunKey};
 
 use super::{Kept, Outbox, State};
 use crate::sql::db::storable;
@@ -95,6 +95,28 @@ impl State {
                     self.hooks.remove(at);
                 }
             }
+        }
+        Wrote::Done
+    }
+}
+
+impl Kept {
+    pub(super) fn is_ended_at(&self, owner: Incarnation) -> bool {
+        self.run.outcome.is_some() && self.run.owner == owner
+    }
+
+    pub(super) fn is_followed_at(&self, owner: Incarnation) -> bool {
+        self.run.outcome.is_none() && self.run.owner == owner && self.run.followed
+    }
+}
+
+impl State {
+    pub(super) fn erase(&mut self, run: &RunKey) -> Wrote {
+        let Some(kept) = self.kept_mut(run).filter(|kept| kept.run.outcome.is_some()) else { return self.stands(run) };
+        (kept.run.request, kept.run.record, kept.run.erased) = (None, None, true);
+        kept.events.clear();
+        for effect in &mut kept.effects {
+            (effect.description, effect.detail) = (String::new(), None);
         }
         Wrote::Done
     }

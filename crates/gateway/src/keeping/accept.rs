@@ -126,10 +126,6 @@ impl Calls {
         if keeper.is_full() {
             return Err(Closed::StoreDown);
         }
-        // It is said at once, and not when the next try has failed as well.
-        if is_background && !keeper.is_available() {
-            return Err(Closed::StoreDown);
-        }
         let write = Write::Accept(Box::new(new));
         let wrote = if is_background {
             keeper.ask(write, Survives::Machine, true).await.map_err(|_: StoreError| Closed::StoreDown)?

@@ -109,12 +109,12 @@ impl Calls {
             if keeper.available.swap(false, Ordering::Relaxed) {
                 tracing::error!(%why, waiting = keeper.waiting(), "the run store does not take what is written; it is tried again");
             }
-            group.iter_mut().for_each(|job| job.failed(&why));
-            // Whoever is behind them and can be refused does not wait for the store to be back, either.
-            while let Ok(mut job) = waiting.jobs.try_recv() {
-                job.failed(&why);
+            // Whoever is behind them and can be refused does not wait for the store to be back, either. They are those who came before anybody
+            // was told: who asks again after that is part of the next try.
+            while let Ok(job) = waiting.jobs.try_recv() {
                 waiting.behind.push_back(job);
             }
+            group.iter_mut().chain(&mut waiting.behind).for_each(|job| job.failed(&why));
             tokio::time::sleep(wait).await;
             wait = (wait * 2).min(RETRY_MAX);
         }

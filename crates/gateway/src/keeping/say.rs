@@ -84,7 +84,8 @@ impl Calls {
         if entry.log.parked {
             return;
         }
-        let attempt = AttemptId { key: entry.key.clone(), attempt: entry.dispatch.call().attempt() };
+        // Of a run that was taken over and never began here, the attempt is still the one before.
+        let attempt = AttemptId { key: entry.key.clone(), attempt: entry.log.begun };
         let usage = entry.dispatch.usage();
         let said = Said::End { outcome: outcome.clone(), usage };
         let last = entry.log.keeps.then(|| log::event(&attempt, entry.log.end_number(), &said));

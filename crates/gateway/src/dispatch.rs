@@ -78,7 +78,7 @@ pub(crate) struct Again {
     pub(crate) attempt: u32,
     pub(crate) begun: u32,
     pub(crate) work: Work,
-    pub(crate) deadline: Deadline,
+    pub(crate) deadlines: Vec<Deadline>,
     /// What was said of it.
     pub(crate) log: Log,
 }
@@ -173,7 +173,7 @@ impl Calls {
     /// Goes on with a run that another life of a gateway had.
     pub(crate) fn open_again(&self, again: Again) {
         let mut table = self.lock();
-        let Again { key, model, created, attempt, begun, work, deadline, log } = again;
+        let Again { key, model, created, attempt, begun, work, deadlines, log } = again;
         let (n, was_accepted) = (work.params.n, log.was_accepted());
         self.journal.record(
             Some(&key),
@@ -182,7 +182,7 @@ impl Calls {
         );
         table.last_order += 1;
         let (config, now) = (self.config.dispatch_background(), self.now());
-        let dispatch = Dispatch::taken_over(key.clone(), work, vec![deadline], config, attempt, now);
+        let dispatch = Dispatch::taken_over(key.clone(), work, deadlines, config, attempt, now);
         let dispatch = dispatch.on_disconnect(OnDisconnect::Continue).nobody_reads();
         let dispatch = if was_accepted { dispatch.accepted_before() } else { dispatch };
         let mut log = log;

@@ -120,11 +120,6 @@ impl<R: Rules> Dispatch<R> {
         matches!(self.call.state(), CallState::Accepted | CallState::Dispatched | CallState::HandedBack)
     }
 
-    /// Whether nobody needs to wait for its release any more: it is there, or nobody can say it.
-    pub fn is_released_or_void(&self) -> bool {
-        matches!(self.call.state(), CallState::Released { .. } | CallState::Void { .. } | CallState::Settled { .. })
-    }
-
     fn is_at(&self, worker: WorkerIndex, life: Incarnation) -> bool {
         self.place.as_ref().is_some_and(|place| (place.worker, place.incarnation) == (worker, life))
     }

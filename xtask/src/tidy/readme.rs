@@ -5,7 +5,7 @@ use super::files::Repository;
 /// Documents with commands.
 const DOCUMENTS: [&str; 3] = ["README.md", "CONTRIBUTING.md", "ARCHITECTURE.md"];
 /// The rest of `cargo ...` that they may use.
-const CARGO: [&str; 7] = ["run", "build", "test", "nextest", "fmt", "clippy", "insta"];
+const CARGO: [&str; 8] = ["run", "build", "test", "bench", "nextest", "fmt", "clippy", "insta"];
 
 /// Every `cargo` line in a code block names something that exists.
 pub fn check(repository: &Repository) -> Vec<String> {

@@ -57,6 +57,10 @@ impl Source {
                     return Some((number, said));
                 }
                 hand_over(reader, &said);
+                // Its caller has the end already, or says so: behind it comes nothing.
+                if matches!(said, Said::End { .. }) {
+                    return None;
+                }
             },
         }
     }

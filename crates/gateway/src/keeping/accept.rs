@@ -10,7 +10,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use lifecycle::message::Usage;
+use lifecycle::message::{DeadlineLeft, Usage};
 use lifecycle::{AttemptId, Cause, Outcome, RunId, RunKey, Work};
 use store::{NewRun, StoreError, StoredRun, Survives, Write, Wrote};
 
@@ -158,7 +158,9 @@ impl Calls {
         let keeps = order.keeps();
         let work = Work { prompt: order.prompt.clone(), params: order.params.clone() };
         let (attempt, door) = (AttemptId { key, attempt: 1 }, order.request.as_deref().unwrap_or_default());
-        let request = keeps.then(|| log::request(&work, &attempt, &order.tools, door));
+        let since = self.now().since(order.arrived);
+        let deadline = order.timeout.map(|left| DeadlineLeft { left: left.saturating_sub(since), cause: Cause::ClientDeadline });
+        let request = keeps.then(|| log::request(&work, &attempt, deadline.into_iter().collect(), &order.tools, door));
         let retention = order.expires.unwrap_or(keeper.config.retention);
         Ok(NewRun {
             tenant: order.caller.tenant.clone(),

@@ -38,10 +38,14 @@ impl Calls {
 
     async fn cancel_run(&self, key: &RunKey, wait: Duration) -> Result<bool, StoreError> {
         let is_here = self.known_here(key).is_some();
-        let Some(keeper) = self.keeper.as_ref().filter(|_| !is_here) else {
+        let Some(keeper) = &self.keeper else {
             self.cancel_and_wait(key, wait).await;
             return Ok(is_here);
         };
+        if is_here {
+            self.cancel_here(keeper, key, wait).await;
+            return Ok(true);
+        }
         let mut news = keeper.hub.subscribe(key);
         let Some(run) = keeper.store.run(key).await? else { return Ok(false) };
         if run.outcome.is_some() {
@@ -59,6 +63,21 @@ impl Calls {
             let look_again = until.min(Instant::now() + keeper.config.poll);
             let _ = tokio::time::timeout_at(look_again, news.changed()).await;
         }
+    }
+
+    /// Cancels a run that is here. That its end is wanted is written too, before the answer where the store is there: were this process lost
+    /// now, whoever takes the run over must not go on with what its caller has cancelled.
+    // contract: C-7
+    async fn cancel_here(&self, keeper: &Keeper, key: &RunKey, wait: Duration) {
+        let is_open = self.journal.run(key).is_some_and(|run| run.outcome.is_none());
+        let want = Write::Want { run: key.clone(), cause: lifecycle::Cause::CancelRequested };
+        let written = is_open.then(|| keeper.ask_patiently(want, Survives::Process));
+        // The one does not wait for the other.
+        tokio::join!(self.cancel_and_wait(key, wait), async {
+            if let Some(written) = written {
+                written.await;
+            }
+        });
     }
 
     /// Hears what happens in the store, for as long as the gateway serves. News may be lost, so everything is also looked at every `poll`.

@@ -6,7 +6,7 @@
 
 use std::collections::{HashMap, VecDeque};
 
-use lifecycle::message::{Delta, Submit};
+use lifecycle::message::{DeadlineLeft, Delta, Submit};
 use lifecycle::{AttemptId, Incarnation, Outcome, Said, Time, Work};
 use protocol::kept;
 use store::{StoredEvent, StoredRun};
@@ -134,10 +134,16 @@ pub(super) fn event(attempt: &AttemptId, number: u64, said: &Said) -> StoredEven
 }
 
 /// A run's request as it is stored: what a worker is asked for, the tools that are called at its end, and the front door's own part.
-pub(super) fn request(work: &Work, attempt: &AttemptId, tools: &[Tool], door: &[u8]) -> Result<Vec<u8>, protocol::Error> {
+pub(super) fn request(
+    work: &Work,
+    attempt: &AttemptId,
+    deadlines: Vec<DeadlineLeft>,
+    tools: &[Tool],
+    door: &[u8],
+) -> Result<Vec<u8>, protocol::Error> {
     let (prompt, params) = (work.prompt.clone(), work.params.clone());
     let attempt = AttemptId { attempt: attempt.attempt.max(1), ..attempt.clone() };
-    let asked = kept::asked(&Submit { attempt, worker: Incarnation(0), number: 1, prompt, params, deadlines: Vec::new() })?;
+    let asked = kept::asked(&Submit { attempt, worker: Incarnation(0), number: 1, prompt, params, deadlines })?;
     let tools = if tools.is_empty() { Vec::new() } else { serde_json::to_vec(tools).unwrap_or_default() };
     let length = |part: &[u8]| u32::try_from(part.len()).unwrap_or(u32::MAX).to_be_bytes();
     Ok([&length(&asked), asked.as_slice(), &length(&tools), tools.as_slice(), door].concat())
@@ -162,10 +168,10 @@ pub(crate) fn tools(run: &StoredRun) -> Vec<Tool> {
     parts(run).and_then(read).unwrap_or_default()
 }
 
-/// What a worker was asked for.
-pub(super) fn work(run: &StoredRun) -> Option<Work> {
-    let Submit { prompt, params, .. } = kept::read_asked(parts(run)?.0).ok()?;
-    Some(Work { prompt, params })
+/// What a worker was asked for, and the deadlines that the caller gave, from the acceptance on.
+pub(super) fn work(run: &StoredRun) -> Option<(Work, Vec<DeadlineLeft>)> {
+    let Submit { prompt, params, deadlines, .. } = kept::read_asked(parts(run)?.0).ok()?;
+    Some((Work { prompt, params }, deadlines))
 }
 
 /// The front door's own part of a stored request.

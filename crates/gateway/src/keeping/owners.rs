@@ -10,7 +10,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use lifecycle::message::Usage;
+use lifecycle::message::{DeadlineLeft, Usage};
 use lifecycle::{AttemptId, Cause, Deadline, Incarnation, OnDisconnect, Outcome, OutcomeKind, RunKey, Time};
 use protocol::kept;
 use store::{StoreError, StoredRun, Survives, Write, Wrote};
@@ -172,7 +172,7 @@ impl Calls {
     /// A run that is this gateway's from now on: it goes on, or it ends.
     async fn go_on(self: &Arc<Self>, keeper: &Keeper, run: StoredRun) -> Result<(), StoreError> {
         let work = log::work(&run).filter(|_| run.on_disconnect == OnDisconnect::Continue && run.wanted.is_none());
-        let Some(work) = work else {
+        let Some((work, asked)) = work else {
             self.end_lost(keeper, &run);
             return Ok(());
         };
@@ -190,8 +190,9 @@ impl Calls {
         let attempt = run.attempt.saturating_add(self.config.redispatch_max).max(1);
         tracing::info!(run = %run.key.run, attempt, events = events.len(), "taken over");
         let age = Duration::from_millis(u64::try_from(now_ms() - run.created_ms).unwrap_or(0));
-        let left = keeper.config.background_deadline.saturating_sub(age);
-        let deadline = Deadline::from_left(self.now(), left, Cause::GatewayDeadline);
+        let own = DeadlineLeft { left: keeper.config.background_deadline, cause: Cause::GatewayDeadline };
+        let now = self.now();
+        let deadlines = asked.into_iter().chain([own]).map(|d| Deadline::from_left(now, d.left.saturating_sub(age), d.cause)).collect();
         let ending = Ending::of(&run);
         self.open_again(Again {
             model: run.model.as_str().into(),
@@ -200,7 +201,7 @@ impl Calls {
             attempt,
             begun: run.attempt,
             work,
-            deadline,
+            deadlines,
             log: Log::after(&events).ending(ending),
         });
         Ok(())

@@ -61,7 +61,7 @@ impl Calls {
             let keeps = said.is_some() && !entry.log.parked;
             let mut writes = vec![Write::Keep { run: key.clone(), owner: self.incarnation, keeps }];
             if let Some(said) = said.filter(|_| keeps && !entry.log.keeps) {
-                let attempt = AttemptId { key: key.clone(), attempt: entry.log.begun };
+                let attempt = AttemptId { key: key.clone(), attempt: entry.dispatch.call().attempt() };
                 let events: Vec<_> = (1..).zip(said).map(|(number, said)| log::event(&attempt, number, said)).collect();
                 if !events.is_empty() {
                     writes.push(Write::Append { attempt, owner: self.incarnation, events });
@@ -84,7 +84,7 @@ impl Calls {
         if entry.log.parked {
             return;
         }
-        // The one that the store knows: a run that was taken over and ends while it waits has begun none here, though its next number is higher.
+        // Of a run that was taken over and never began here, the attempt is still the one before.
         let attempt = AttemptId { key: entry.key.clone(), attempt: entry.log.begun };
         let usage = entry.dispatch.usage();
         let said = Said::End { outcome: outcome.clone(), usage };

@@ -9,6 +9,7 @@
 //! away or slow, that it was and its outcome. Of a background run nothing that anybody was told.
 // contract: C-5 C-7 C-25 C-26
 
+mod directed;
 mod flaky;
 mod life;
 mod model;

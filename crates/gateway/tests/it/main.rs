@@ -11,6 +11,7 @@ mod errors;
 mod http2;
 mod ids;
 mod joining;
+mod keeping;
 mod leave;
 mod link;
 mod lost_device;

@@ -32,6 +32,7 @@ mod lost;
 mod outside;
 mod pipelined;
 mod raced;
+mod restarts;
 mod server;
 mod servers;
 mod soak;
@@ -48,7 +49,13 @@ fn kvit(cache: &Path, args: &[&str]) -> Command {
     for (name, _) in std::env::vars_os().filter(|(n, _)| n.to_string_lossy().starts_with("KVIT_")) {
         command.env_remove(name);
     }
-    command.args(args).env("KVIT_CACHE", cache).env("HF_HUB_OFFLINE", "1").env("PATH", cache).stdin(Stdio::null());
+    command
+        .args(args)
+        .env("KVIT_STORE", "none")
+        .env("KVIT_CACHE", cache)
+        .env("HF_HUB_OFFLINE", "1")
+        .env("PATH", cache)
+        .stdin(Stdio::null());
     command
 }
 

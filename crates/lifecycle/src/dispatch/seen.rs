@@ -6,7 +6,7 @@ use super::Dispatch;
 use crate::message::Usage;
 use crate::rules::Rules;
 use crate::workers::{Load, WorkerIndex};
-use crate::{Incarnation, Time};
+use crate::{CallState, Incarnation, Time};
 
 impl<R: Rules> Dispatch<R> {
     /// Its counts, as far as they are known.
@@ -22,6 +22,11 @@ impl<R: Rules> Dispatch<R> {
     /// Whether this life of this worker has this attempt, so that its words about it count.
     pub fn hears(&self, worker: WorkerIndex, life: Incarnation, attempt: u32) -> bool {
         self.is_at(worker, life) && self.call.attempt() == attempt
+    }
+
+    /// Whether nobody needs to wait for its release any more: it is there, or nobody can say it.
+    pub fn is_released_or_void(&self) -> bool {
+        matches!(self.call.state(), CallState::Released { .. } | CallState::Void { .. } | CallState::Settled { .. })
     }
 
     /// Answers asked for, and the cap on each at the worker that has it.

@@ -1,7 +1,7 @@
 //! A real store of each kind behind faults that a seed chooses: away, late, an answer that is lost though the commit was done.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -72,6 +72,9 @@ impl Place {
     }
 }
 
+/// Picks a write.
+pub type Pick = fn(&Write) -> bool;
+
 /// What is wrong with it at the moment.
 #[derive(Default)]
 pub struct Weather {
@@ -79,7 +82,11 @@ pub struct Weather {
     pub away: AtomicBool,
     /// Some commits fail, some answers are lost, some are late.
     pub shaky: AtomicBool,
+    /// What is read is not answered.
+    pub mute: AtomicBool,
     pub rng: AtomicU64,
+    /// The answer of the next commit with such a write is lost.
+    pub lose: Mutex<Option<Pick>>,
     /// Commits that were done and whose answer was lost.
     pub lost: AtomicU64,
 }
@@ -114,6 +121,15 @@ impl Flaky {
         Rng(self.weather.rng.fetch_add(0x9e37_79b9_7f4a_7c15, Ordering::Relaxed)).below(of)
     }
 
+    fn loses(&self, writes: &[Write]) -> bool {
+        let mut lose = self.weather.lose.lock().expect("no panic");
+        lose.take_if(|lose| writes.iter().any(*lose)).is_some()
+    }
+
+    async fn reads(&self) -> Result<(), StoreError> {
+        if self.weather.mute.load(Ordering::SeqCst) { Err(away()) } else { self.there().await }
+    }
+
     async fn there(&self) -> Result<(), StoreError> {
         if self.dead.load(Ordering::SeqCst) {
             std::future::pending::<()>().await;
@@ -136,8 +152,9 @@ impl Flaky {
 impl RunStore for Flaky {
     async fn commit(&self, writes: Vec<Write>, survives: Survives) -> Result<Vec<Wrote>, StoreError> {
         self.there().await?;
+        let loses = self.loses(&writes);
         let wrote = self.inner.commit(writes, survives).await?;
-        let is_lost = self.weather.shaky.load(Ordering::SeqCst) && self.chance(8) == 0;
+        let is_lost = loses || (self.weather.shaky.load(Ordering::SeqCst) && self.chance(8) == 0);
         if is_lost || self.weather.away.load(Ordering::SeqCst) {
             self.weather.lost.fetch_add(1, Ordering::SeqCst);
             return Err(away());
@@ -146,22 +163,22 @@ impl RunStore for Flaky {
     }
 
     async fn run(&self, key: &RunKey) -> Result<Option<StoredRun>, StoreError> {
-        self.there().await?;
+        self.reads().await?;
         self.inner.run(key).await
     }
 
     async fn runs(&self, tenant: &Tenant, query: &RunQuery) -> Result<Vec<StoredRun>, StoreError> {
-        self.there().await?;
+        self.reads().await?;
         self.inner.runs(tenant, query).await
     }
 
     async fn events(&self, key: &RunKey, after: u64, limit: usize) -> Result<Vec<StoredEvent>, StoreError> {
-        self.there().await?;
+        self.reads().await?;
         self.inner.events(key, after, limit).await
     }
 
     async fn effects(&self, key: &RunKey) -> Result<Vec<Effect>, StoreError> {
-        self.there().await?;
+        self.reads().await?;
         self.inner.effects(key).await
     }
 
@@ -171,12 +188,12 @@ impl RunStore for Flaky {
     }
 
     async fn owned(&self, owner: Incarnation, limit: usize) -> Result<Vec<StoredRun>, StoreError> {
-        self.there().await?;
+        self.reads().await?;
         self.inner.owned(owner, limit).await
     }
 
     async fn wanted(&self, owner: Incarnation) -> Result<Vec<(RunKey, Cause)>, StoreError> {
-        self.there().await?;
+        self.reads().await?;
         self.inner.wanted(owner).await
     }
 
@@ -186,17 +203,17 @@ impl RunStore for Flaky {
     }
 
     async fn owners(&self) -> Result<Vec<(Incarnation, u64)>, StoreError> {
-        self.there().await?;
+        self.reads().await?;
         self.inner.owners().await
     }
 
     async fn due_hooks(&self, now_ms: i64, limit: usize) -> Result<Vec<Hook>, StoreError> {
-        self.there().await?;
+        self.reads().await?;
         self.inner.due_hooks(now_ms, limit).await
     }
 
     async fn expire(&self, now_ms: i64, limit: usize) -> Result<u64, StoreError> {
-        self.there().await?;
+        self.reads().await?;
         self.inner.expire(now_ms, limit).await
     }
 

@@ -119,7 +119,7 @@ impl Worker {
         self.step += 1;
         let finish = is_last.then_some(Cause::Length);
         let text = piece(&tag, k);
-        let delta = Delta { attempt: id.clone(), sequence: 0, text, tokens: vec![k].into(), logprobs: Vec::new(), finish };
+        let delta = Delta { attempt: id.clone(), sequence: 0, text, tokens: vec![k], logprobs: Vec::new(), finish };
         self.say(gateway, Up::Step { step: StepId(self.step), deltas: vec![delta] }).await;
         if is_last {
             self.say(gateway, Up::Ended { attempt: id.clone(), outcome: Outcome::of(Cause::Length), usage: usage(k) }).await;

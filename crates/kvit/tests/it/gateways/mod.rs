@@ -104,9 +104,7 @@ impl Follower {
         let (mut number, mut kind) = (None, String::new());
         loop {
             let mut line = String::new();
-            if self.reader.read_line(&mut line).ok().filter(|n| *n > 0).is_none() {
-                return None;
-            }
+            self.reader.read_line(&mut line).ok().filter(|n| *n > 0)?;
             let line = line.trim_end();
             assert!(!line.starts_with("HTTP/1.1 ") || line.starts_with("HTTP/1.1 200"), "{line}");
             if let Some(id) = line.strip_prefix("id: ") {

@@ -156,7 +156,10 @@ async fn created(calls: &Calls, run: &RunKey, request: Request) -> Result<Respon
     fields.finish()?;
     let known = known(calls, run).await?;
     let now = now_ms();
-    let effect = Effect { key, kind, description, state, attempt: known.attempt, detail, created_ms: now, updated_ms: now };
+    // Where the run is, the attempt is known before the store has it.
+    let live = calls.lock().entries.get(run).map(|entry| entry.dispatch.call().attempt());
+    let attempt = live.unwrap_or(known.attempt);
+    let effect = Effect { key, kind, description, state, attempt, detail, created_ms: now, updated_ms: now };
     if state.is_begun() && known.outcome.is_some() {
         let stands = calls.effects(keeper, &known).await.map_err(ApiError::store)?.into_iter().find(|there| there.key == effect.key);
         return match stands {

@@ -71,14 +71,12 @@ impl Calls {
                 (None, None) => Intended::NoRun,
             });
         }
+        // Of two that come at once both may be told "new"; it is one effect.
+        let is_new = !keeper.store.effects(run).await?.iter().any(|there| there.key == effect.key);
         let asked = effect.clone();
         let write = Write::Intend { run: run.clone(), effect, max: self.config.outside.effects_max };
         Ok(match keeper.store.commit(vec![write], Survives::Machine).await?.pop() {
-            // What is noted now has this moment's time; of two at the same moment the texts decide, and who is told "new" matters to nobody.
-            Some(Wrote::Effect(there)) => {
-                let is_new = there == asked;
-                same(there, &asked, is_new)
-            }
+            Some(Wrote::Effect(there)) => same(there, &asked, is_new),
             Some(Wrote::Stands(run)) => Intended::Over(run),
             Some(Wrote::Full) => Intended::Full,
             _ => Intended::NoRun,

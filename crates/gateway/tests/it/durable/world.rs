@@ -58,7 +58,8 @@ impl Counts {
 
     /// A test that never saw one of these shows nothing of it.
     pub fn show_all_kinds(&self) {
-        let seen = [self.background, self.refused, self.joined, self.crashes, self.stops, self.lost_workers, self.lost_answers];
+        // Answers are lost by chance at moments that a quick machine may not have: the directed tests have each.
+        let seen = [self.background, self.refused, self.joined, self.crashes, self.stops, self.lost_workers];
         let ended = [self.completed, self.cancelled, self.expired, self.failed];
         assert!(seen.iter().chain(&ended).all(|count| *count > 0), "{self:?}");
     }

@@ -11,7 +11,8 @@ use crate::lab::{Lab, SERVER, in_lab};
 use crate::server::{Caller, Server, chat_body, lasting_model};
 use crate::worker::Process;
 
-const TOKENS: u32 = 60;
+// Many enough that the run is under way when the cable is out, however long that takes on a busy machine.
+const TOKENS: u32 = 200;
 
 /// What is lost on its way.
 #[derive(Clone, Copy, Debug)]

@@ -316,7 +316,9 @@ pub struct Setup {
 
 impl Setup {
     pub fn new(seed: u64, (gateways, workers): (usize, usize), plans: Vec<Plan>) -> Setup {
-        let (session, wire, grpc) = (SessionConfig::default(), WireConfig::default(), GrpcConfig::default());
+        // turmoil refuses a connection over a link that is cut, which no network does: a refusal is no evidence here.
+        let session = SessionConfig { refused_after: Duration::ZERO, ..SessionConfig::default() };
+        let (wire, grpc) = (WireConfig::default(), GrpcConfig::default());
         Setup { seed, gateways, workers, session, wire, grpc, plans, mute: None, strangers: 0 }
     }
 

@@ -40,6 +40,8 @@ pub(crate) struct Log {
     pub(crate) begun: u32,
     last: u64,
     accepted: bool,
+    /// This attempt said something else than an earlier one: nothing more of its answer is said.
+    differs: bool,
     /// What an earlier attempt said and this one has yet to repeat, by sequence.
     before: HashMap<u32, VecDeque<Heard>>,
     /// What matters of it for what is done outside when it ends.
@@ -62,7 +64,7 @@ pub(super) struct End {
 pub(crate) enum Fate {
     /// It is the event of this number.
     Event(u64),
-    /// It was said before.
+    /// It was said before, or is not to be said.
     Known,
     /// Something else was said in its place before.
     Differs,
@@ -113,11 +115,16 @@ impl Log {
     pub(crate) fn say(&mut self, said: &Said) -> Fate {
         match said {
             Said::Accepted if std::mem::replace(&mut self.accepted, true) => return Fate::Known,
+            // A cancel is on its way to whoever says this.
+            Said::Delta(_) if self.differs => return Fate::Known,
             Said::Delta(delta) => {
                 let before = self.before.get_mut(&delta.sequence).and_then(VecDeque::pop_front);
                 match before {
                     Some(before) if before == Heard::of(delta) => return Fate::Known,
-                    Some(_) => return Fate::Differs,
+                    Some(_) => {
+                        self.differs = true;
+                        return Fate::Differs;
+                    }
                     None => {}
                 }
             }
@@ -182,4 +189,48 @@ pub(crate) fn door_part(run: &StoredRun) -> Option<&[u8]> {
 /// How a stored run ended, as its last event says it.
 pub(super) fn end(run: &StoredRun, outcome: &Outcome) -> Said {
     Said::End { outcome: outcome.clone(), usage: run.usage }
+}
+
+#[cfg(test)]
+mod tests {
+    use lifecycle::message::Usage;
+    use lifecycle::{Cause, RunId, RunKey, Tenant};
+
+    use super::*;
+
+    fn delta(sequence: u32, text: &str) -> Said {
+        let key = RunKey { tenant: Tenant::default(), run: RunId::parse("r").expect("an id") };
+        let tokens = text.bytes().map(u32::from).collect();
+        let attempt = AttemptId { key, attempt: 2 };
+        Said::Delta(Delta { attempt, sequence, text: text.into(), tokens, logprobs: Vec::new(), finish: None })
+    }
+
+    fn end() -> Said {
+        Said::End { outcome: Outcome::of(Cause::Stop), usage: Usage::default() }
+    }
+
+    fn taken_over() -> Log {
+        Log::after(&[(1, Said::Accepted), (2, delta(0, "a")), (3, delta(1, "x")), (4, delta(0, "b"))])
+    }
+
+    // contract: C-26
+    #[test]
+    fn what_was_said_before_is_not_said_again_in_whatever_order_the_sequences_come() {
+        let mut log = taken_over();
+        let said = [Said::Accepted, delta(1, "x"), delta(0, "a"), delta(1, "y"), delta(0, "b"), delta(0, "c")];
+        let fates = said.each_ref().map(|said| log.say(said));
+        assert_eq!(fates, [Fate::Known, Fate::Known, Fate::Known, Fate::Event(5), Fate::Known, Fate::Event(6)]);
+        assert_eq!(log.end_number(), 7);
+    }
+
+    // contract: C-26
+    #[test]
+    fn after_another_story_began_nothing_of_it_is_said_not_even_what_nobody_had_said_before() {
+        let mut log = taken_over();
+        assert_eq!(log.say(&delta(0, "A")), Fate::Differs);
+        for more in [delta(0, "b"), delta(0, "c"), delta(0, "d"), delta(1, "x"), delta(1, "y"), delta(2, "new")] {
+            assert_eq!(log.say(&more), Fate::Known, "{more:?}");
+        }
+        assert_eq!(log.say(&end()), Fate::Event(5), "its end is said");
+    }
 }

@@ -58,7 +58,7 @@ impl Calls {
                     }
                     None => self.write_late(keeper, &order)?,
                 };
-                self.open_as(Some(key.clone()), order, conn).inspect_err(|_| self.end_unopened(keeper, key))
+                self.open_as(Some(key.clone()), order, conn).inspect_err(|_| self.end_unopened(keeper, key, Outcome::of(Cause::Shutdown)))
             }
             Place::Of(run) => match self.join_live(&order, conn) {
                 Some(joined) => joined,
@@ -90,7 +90,8 @@ impl Calls {
             Place::Own(Some(id)) => {
                 run.key.run = id;
                 self.intend_or_end(keeper, &run.key, &order).await?;
-                self.open_background(&run.key, order).inspect_err(|_| self.end_unopened(keeper, run.key.clone()))?;
+                self.open_background(&run.key, order)
+                    .inspect_err(|_| self.end_unopened(keeper, run.key.clone(), Outcome::of(Cause::Shutdown)))?;
                 // Not read back: a store that is away by now would make a refusal of a run that is computed.
                 Ok(run)
             }
@@ -107,9 +108,9 @@ impl Calls {
         Ok(key)
     }
 
-    /// A run that is written and that a shutdown kept from being opened.
-    fn end_unopened(&self, keeper: &Keeper, key: RunKey) {
-        let (attempt, outcome) = (AttemptId { key, attempt: 0 }, Outcome::of(Cause::Shutdown));
+    /// A run that is written, and that something kept from being opened.
+    fn end_unopened(&self, keeper: &Keeper, key: RunKey, outcome: Outcome) {
+        let attempt = AttemptId { key, attempt: 0 };
         let end = Write::End {
             attempt,
             owner: self.incarnation,
@@ -147,7 +148,8 @@ impl Calls {
     // contract: C-27
     async fn intend_or_end(&self, keeper: &Keeper, key: &RunKey, order: &Order) -> Result<(), Closed> {
         self.intend_tools(keeper, key, &order.tools).await.map_err(|_| {
-            self.end_unopened(keeper, key.clone());
+            let why = "the run store did not take what the run declares to do outside; the request was refused";
+            self.end_unopened(keeper, key.clone(), Outcome::because(Cause::QueueFull, why));
             Closed::StoreDown
         })
     }

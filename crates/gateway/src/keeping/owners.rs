@@ -224,6 +224,6 @@ impl Calls {
         let is_background = run.on_disconnect == OnDisconnect::Continue;
         let hooks = if is_background { self.hooks_of_end(&run.key, &Ending::of(run), &outcome) } else { Vec::new() };
         let end = Write::End { attempt, owner: self.incarnation, outcome, usage: Usage::default(), last, hooks, now_ms: now_ms() };
-        keeper.write(end, Survives::Process);
+        keeper.write(end, if is_background { Survives::Machine } else { Survives::Process });
     }
 }

@@ -241,33 +241,12 @@ impl State {
         }
         let free = names(&new).find(|name| self.kept(&named(name.clone())).is_none());
         let Some(run) = free else { return self.stands(&named(new.fresh.clone())) };
-        let key = named(run.clone());
-        if let (Some(name), Some((_, digest))) = (name, new.joining) {
+        if let (Some(name), Some((_, digest))) = (name, &new.joining) {
             self.keys.retain(|key| key.tenant != new.tenant || key.name != name);
-            self.keys.push(Key { tenant: new.tenant.clone(), name, digest, run: key.clone() });
+            self.keys.push(Key { tenant: new.tenant.clone(), name, digest: *digest, run: named(run.clone()) });
         }
-        let stored = StoredRun {
-            key,
-            door: storable(&new.door),
-            model: storable(&new.model),
-            caller: storable(&new.caller),
-            on_disconnect: new.on_disconnect,
-            keeps: new.keeps,
-            followed: false,
-            owner: new.owner,
-            attempt: 0,
-            outcome: None,
-            wanted: None,
-            usage: lifecycle::message::Usage::default(),
-            delivery: None,
-            last_event: 0,
-            created_ms: new.created_ms,
-            ended_ms: None,
-            expires_ms: new.expires_ms,
-            request: new.request,
-            record: None,
-            erased: false,
-        };
+        let texts = (storable(&new.door), storable(&new.model), storable(&new.caller));
+        let stored = StoredRun { door: texts.0, model: texts.1, caller: texts.2, ..new.accepted(run.clone()) };
         self.runs.push(Kept { fresh: new.fresh.as_str().to_owned(), run: stored, events: Vec::new(), effects: Vec::new() });
         Wrote::Accepted(run)
     }

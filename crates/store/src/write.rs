@@ -36,6 +36,34 @@ pub struct NewRun {
     pub joining: Option<(String, [u8; 32])>,
 }
 
+impl NewRun {
+    /// The run as the store has it once it is accepted under this id, before anything of it began.
+    pub fn accepted(&self, run: RunId) -> StoredRun {
+        StoredRun {
+            key: RunKey { tenant: self.tenant.clone(), run },
+            door: self.door.clone(),
+            model: self.model.clone(),
+            caller: self.caller.clone(),
+            on_disconnect: self.on_disconnect,
+            keeps: self.keeps,
+            followed: false,
+            owner: self.owner,
+            attempt: 0,
+            outcome: None,
+            wanted: None,
+            usage: Usage::default(),
+            delivery: None,
+            last_event: 0,
+            created_ms: self.created_ms,
+            ended_ms: None,
+            expires_ms: self.expires_ms,
+            request: self.request.clone(),
+            record: None,
+            erased: false,
+        }
+    }
+}
+
 /// One change. Each is a compare-and-set: what it names must hold, or it changes nothing and says what does (`Absent` if there is no such run).
 ///
 /// A NUL in a text (not in bytes) is kept as U+FFFD, as PostgreSQL knows no other way.

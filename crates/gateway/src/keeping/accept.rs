@@ -83,7 +83,7 @@ impl Calls {
             return Err(Closed::Full);
         }
         let new = self.new_run(keeper, &order)?;
-        let mut run = accepted(&new);
+        let mut run = new.accepted(new.fresh.clone());
         match self.place(keeper, new, true).await? {
             Place::Of(run) => Ok(*run),
             Place::Own(None) => Err(Closed::StoreDown),
@@ -200,31 +200,5 @@ impl Calls {
         });
         let reader = Reader::new(run.key.clone(), (crate::seats::NO_SEAT, end), self.clone(), conn.clone());
         Opened { reader, created: u64::try_from(run.created_ms / 1000).unwrap_or(0), joined: true }
-    }
-}
-
-/// An accept as the store has it once it is committed.
-fn accepted(new: &NewRun) -> StoredRun {
-    StoredRun {
-        key: RunKey { tenant: new.tenant.clone(), run: new.fresh.clone() },
-        door: new.door.clone(),
-        model: new.model.clone(),
-        caller: new.caller.clone(),
-        on_disconnect: new.on_disconnect,
-        keeps: new.keeps,
-        followed: false,
-        owner: new.owner,
-        attempt: 0,
-        outcome: None,
-        wanted: None,
-        usage: Usage::default(),
-        delivery: None,
-        last_event: 0,
-        created_ms: new.created_ms,
-        ended_ms: None,
-        expires_ms: new.expires_ms,
-        request: new.request.clone(),
-        record: None,
-        erased: false,
     }
 }

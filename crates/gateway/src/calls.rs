@@ -274,10 +274,16 @@ impl Calls {
         self.act(entry, |dispatch, now| dispatch.want(cause, now));
     }
 
-    /// A reader is gone. If it was the last, the run's policy says what that means.
-    // contract: C-25 C-26
+    /// A reader is gone.
+    // contract: C-26
     pub(crate) fn leave(&self, entry: &mut Entry, seat: SeatId, cause: Cause) {
         entry.seats.leave(seat, &Item::End { outcome: Outcome::of(cause), usage: entry.dispatch.usage() });
+        self.left(entry, cause);
+    }
+
+    /// Somebody has left. If that was the last, the run's policy says what it means.
+    // contract: C-25
+    pub(crate) fn left(&self, entry: &mut Entry, cause: Cause) {
         if entry.seats.open() == 0 {
             let delivery = entry.seats.delivery();
             self.act(entry, |dispatch, now| dispatch.abandoned(cause, delivery, now));

@@ -78,6 +78,10 @@ impl Calls {
                     self.leave(entry, seat, Cause::ClientDeadline);
                 }
                 let ended = entry.dispatch.call().outcome().is_some();
+                if ended {
+                    // They read it from the store, however long they take.
+                    self.read_elsewhere(entry, 0);
+                }
                 for (seat, conn) in entry.seats.unread(ended, self.config.unread_max, now) {
                     stalled.push(conn);
                     self.leave(entry, seat, Cause::ClientStalled);

@@ -48,6 +48,8 @@ pub(crate) struct Seats {
     begun: bool,
     /// Somebody got all of it with its proper end.
     complete: bool,
+    /// Other gateways at which it is read.
+    elsewhere: usize,
 }
 
 impl Seats {
@@ -61,6 +63,7 @@ impl Seats {
             taken: 0,
             begun: false,
             complete: false,
+            elsewhere: 0,
         }
     }
 
@@ -89,9 +92,19 @@ impl Seats {
         self.kept.as_deref()
     }
 
-    /// Readers that are not over.
+    /// Readers that are not over; each other gateway at which it is read is one.
     pub(crate) fn open(&self) -> usize {
-        self.list.iter().filter(|s| !s.over).count()
+        self.elsewhere + self.list.iter().filter(|s| !s.over).count()
+    }
+
+    /// Other gateways at which it is read.
+    pub(crate) fn elsewhere(&self) -> usize {
+        self.elsewhere
+    }
+
+    /// It is read at so many other gateways.
+    pub(crate) fn set_elsewhere(&mut self, gateways: usize) {
+        self.elsewhere = gateways;
     }
 
     /// Whether this reader is still there.

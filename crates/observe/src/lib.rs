@@ -26,6 +26,6 @@ pub use holdings::{Holdings, Process, StoreHoldings};
 pub use journal::{Journal, Limits};
 pub use metrics::{Scrape, WorkerScrape};
 pub use outside::Outside;
-pub use runs::{RunFilter, RunPage};
+pub use runs::{PAGE_MAX, RunFilter, RunPage};
 pub use timeline::{render_lanes, render_timeline};
 pub use view::{RunState, RunView};

@@ -78,7 +78,7 @@ pub trait RunStore: Send + Sync + 'static {
     /// One run.
     async fn run(&self, key: &RunKey) -> Result<Option<StoredRun>, StoreError>;
 
-    /// A tenant's runs, newest first.
+    /// A tenant's runs, newest first, each without what was asked for: a list of many would hold as many prompts.
     async fn runs(&self, tenant: &Tenant, query: &RunQuery) -> Result<Vec<StoredRun>, StoreError>;
 
     /// A run's events with numbers above `after`, in their order, at most `limit`.
@@ -95,6 +95,9 @@ pub trait RunStore: Send + Sync + 'static {
 
     /// Of these runs, those whose events somebody asks for at another gateway.
     async fn followed(&self, owner: Incarnation) -> Result<Vec<RunKey>, StoreError>;
+
+    /// The other lives of gateways at which somebody reads one of these runs, each with the number of its last beat (0 if it has left).
+    async fn attended(&self, owner: Incarnation) -> Result<Vec<(RunKey, Incarnation, u64)>, StoreError>;
 
     /// Every life of a gateway that owns runs without an outcome, with the number of its last beat. Whoever sees the same number for a whole
     /// lease by its own clock, while the store answered all the time, may take its runs over.

@@ -6,6 +6,7 @@
 
 mod outside;
 
+use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use async_trait::async_trait;
@@ -47,6 +48,7 @@ struct State {
     keys: Vec<Key>,
     hooks: Vec<Outbox>,
     lives: Vec<(Incarnation, u64)>,
+    readers: BTreeSet<(Incarnation, RunKey)>,
 }
 
 /// The store.
@@ -141,6 +143,20 @@ impl State {
                     Wrote::Done
                 }
             },
+            Write::Attend { run, by } => match self.kept(&run).filter(|kept| kept.run.outcome.is_none()) {
+                None => self.stands(&run),
+                Some(_) => {
+                    self.readers.insert((by, run.clone()));
+                    wakes.push(Wake::Wanted(run));
+                    Wrote::Done
+                }
+            },
+            Write::Depart { run, by } => {
+                if self.readers.remove(&(by, run.clone())) {
+                    wakes.push(Wake::Wanted(run));
+                }
+                Wrote::Done
+            }
             Write::Keep { run, owner, keeps } => match self.kept_mut(&run).filter(|kept| kept.is_followed_at(owner)) {
                 None => self.stands(&run),
                 Some(kept) => {
@@ -165,6 +181,7 @@ impl State {
             }
             Write::Leave { owner } => {
                 self.lives.retain(|(life, _)| *life != owner);
+                self.readers.retain(|(life, _)| *life != owner);
                 self.runs
                     .iter_mut()
                     .map(|kept| &mut kept.run)
@@ -259,6 +276,7 @@ impl State {
         for (_, key) in &old {
             self.runs.retain(|kept| kept.run.key != *key);
             self.keys.retain(|name| name.run != *key);
+            self.readers.retain(|(_, run)| run != key);
             self.hooks.retain(|there| !there.over || there.hook.run != *key);
         }
         old.len()
@@ -291,8 +309,9 @@ impl RunStore for Memory {
         let asked = |run: &&&StoredRun| {
             query.outcome.is_none_or(|kind| cause(run).map(Cause::outcome) == Some(kind))
                 && query.cause.is_none_or(|c| cause(run) == Some(c))
+                && (!query.ended || run.outcome.is_some())
         };
-        Ok(theirs[..older].iter().rev().filter(asked).take(query.limit).map(|run| (*run).clone()).collect())
+        Ok(theirs[..older].iter().rev().filter(asked).take(query.limit).map(|run| StoredRun { request: None, ..(*run).clone() }).collect())
     }
 
     async fn events(&self, key: &RunKey, after: u64, limit: usize) -> Result<Vec<StoredEvent>, StoreError> {
@@ -319,6 +338,16 @@ impl RunStore for Memory {
     async fn followed(&self, owner: Incarnation) -> Result<Vec<RunKey>, StoreError> {
         let open = self.owned(owner, usize::MAX).await?;
         Ok(open.into_iter().filter(|run| run.followed).map(|run| run.key).collect())
+    }
+
+    async fn attended(&self, owner: Incarnation) -> Result<Vec<(RunKey, Incarnation, u64)>, StoreError> {
+        let open = self.owned(owner, usize::MAX).await?;
+        let state = self.state()?;
+        let beat = |of| state.lives.iter().find(|(life, _)| *life == of).map_or(0, |(_, beat)| *beat);
+        let of = |key: RunKey| {
+            state.readers.iter().filter(move |(by, run)| *run == key && *by != owner).map(|(by, run)| (run.clone(), *by, beat(*by)))
+        };
+        Ok(open.into_iter().flat_map(|run| of(run.key)).collect())
     }
 
     async fn owners(&self) -> Result<Vec<(Incarnation, u64)>, StoreError> {

@@ -60,6 +60,8 @@ pub struct StoredEvent {
 /// Which runs.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct RunQuery {
+    /// With an outcome only.
+    pub ended: bool,
     /// With such an outcome only.
     pub outcome: Option<OutcomeKind>,
     /// With this cause only.

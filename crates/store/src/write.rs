@@ -155,6 +155,21 @@ pub enum Write {
         /// Whether they are kept from now on.
         keeps: bool,
     },
+    /// Say that somebody reads a run at this life of a gateway, which does not own it: `Done`, also if that was said before; `Stands` if it
+    /// has an outcome; `Absent`.
+    Attend {
+        /// The run.
+        run: RunKey,
+        /// Where it is read.
+        by: Incarnation,
+    },
+    /// Say that nobody does any more: `Done`, whether it was said or not.
+    Depart {
+        /// The run.
+        run: RunKey,
+        /// Where it was read.
+        by: Incarnation,
+    },
     /// Take over a run of a life that is over: `Taken` with the run if `from` has it and it has no outcome, else `Stands`.
     TakeOver {
         /// The run.

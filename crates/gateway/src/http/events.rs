@@ -1,7 +1,7 @@
 //! `GET /v1/runs/{id}/events?after=N`: a run's events as they are said, from any number on, on any gateway.
 //!
-//! To read a live run that is here is to be one of its readers: whoever comes back within a run's grace keeps it going. A background run, one
-//! that has ended and one on another gateway are read from the store, and whoever reads them holds nothing of them.
+//! To read a live run is to be one of its readers, here or on another gateway than its own: whoever comes back within a run's grace keeps it
+//! going. A background run and one that has ended are read from the store, and whoever reads them holds nothing of them.
 //!
 //! Invariant: `id:` is the event's number; a reader that asks again with the last one it has gets every later event once, in the same order.
 // contract: C-25 C-26
@@ -119,6 +119,8 @@ async fn source(calls: &Arc<Calls>, conn: &Arc<ConnState>, key: &RunKey, after: 
     }
     let not_held = || ApiError::not_held(key.run.as_str(), calls.journal.recall(key), calls.journal.limits());
     let known = calls.known(key).await.map_err(ApiError::store)?;
+    // Before anything is waited for: a grace may be about to run out.
+    let attendance = known.as_ref().filter(|run| !run.erased).and_then(|run| calls.attend(run));
     let keeps = match &known {
         Some(run) if run.erased => false,
         // Another gateway has it and keeps none of them unless somebody asks.
@@ -129,7 +131,7 @@ async fn source(calls: &Arc<Calls>, conn: &Arc<ConnState>, key: &RunKey, after: 
     match known {
         Some(_) if keeps => {
             let follow = calls.follow(key, after).await.map_err(ApiError::store)?;
-            follow.map(Source::Store).ok_or_else(not_held)
+            follow.map(|follow| Source::Store(follow.attending(attendance))).ok_or_else(not_held)
         }
         Some(_) => Err(ApiError::events_not_kept(key.run.as_str())),
         None if calls.journal.run(key).is_some() => Err(ApiError::events_not_kept(key.run.as_str())),

@@ -11,8 +11,10 @@ use std::time::Duration;
 use axum::extract::rejection::QueryRejection;
 use axum::extract::{Extension, Query, State};
 use axum::response::{IntoResponse, Response};
-use lifecycle::{Cause, OutcomeKind, RunId, RunKey};
-use observe::{Recall, RunFilter, RunState};
+use lifecycle::{Cause, OutcomeKind, RunId, RunKey, Tenant};
+use observe::{PAGE_MAX, Recall, RunFilter, RunState};
+use serde_json::{Value, json};
+use store::{RunQuery, RunStore, StoreError, StoredRun};
 
 use super::error::ApiError;
 use super::{Requested, Segment, name, named, ok};
@@ -58,7 +60,37 @@ pub(crate) async fn list(
         filter.after = Some(RunId::parse(text).map_err(|e| ApiError::field("after", e))?);
     }
     let unknown = || ApiError::field("after", "is no run that is still known");
-    calls.journal.runs(&caller.tenant, &filter).map(|page| ok(&page)).ok_or_else(unknown)
+    match &calls.keeper {
+        // A run that lives is in one of the other states, which only its own gateway knows.
+        Some(keeper) if matches!(filter.state, None | Some(RunState::Ended)) => {
+            kept(&calls, &*keeper.store, &caller.tenant, &filter).await.map_err(ApiError::store)?.ok_or_else(unknown)
+        }
+        _ => calls.journal.runs(&caller.tenant, &filter).map(|page| ok(&page)).ok_or_else(unknown),
+    }
+}
+
+/// A page of the runs in the store, each as this process knows it if it does. `None` if there is no run to begin behind.
+async fn kept(calls: &Calls, store: &dyn RunStore, tenant: &Tenant, filter: &RunFilter) -> Result<Option<Response>, StoreError> {
+    if let Some(after) = &filter.after
+        && store.run(&RunKey { tenant: tenant.clone(), run: after.clone() }).await?.is_none()
+    {
+        return Ok(None);
+    }
+    let limit = filter.limit.clamp(1, PAGE_MAX);
+    let (outcome, cause) = (filter.outcome, filter.cause);
+    let query = RunQuery { ended: filter.state.is_some(), outcome, cause, after: filter.after.clone(), limit: limit + 1 };
+    let mut runs = store.runs(tenant, &query).await?;
+    let has_more = runs.len() > limit;
+    runs.truncate(limit);
+    let data: Vec<Value> = runs.iter().map(|run| listed(calls, run)).collect();
+    Ok(Some(ok(&json!({"object": "list", "data": data, "has_more": has_more}))))
+}
+
+/// A run as this process knows it, but for an outcome that is not in the store yet.
+// contract: C-5
+fn listed(calls: &Calls, run: &StoredRun) -> Value {
+    let here = calls.known_here(&run.key).filter(|here| here.outcome.is_none() || run.outcome.is_some());
+    here.and_then(|here| serde_json::to_value(&here).ok()).unwrap_or_else(|| super::stored::view(run))
 }
 
 /// The run's key, in its asker's tenant. What cannot be an id is no run.

@@ -3,8 +3,8 @@
 //! Each of these runs as a task of its own, so that a caller that leaves meanwhile leaves no run half accepted: it is then opened, and its
 //! reader, whom nobody takes, says that the caller is gone.
 //!
-//! Invariant: a background run that is answered is on disk, and one that is refused is never computed; an interactive run waits for the store
-//! no longer than `store_patience`, and has the id in the store that its caller was told.
+//! Invariant: a background run that is answered is on disk, and one that is refused is never computed; an interactive run without a key waits
+//! for the store no longer than `store_patience`, and has the id in the store that its caller was told.
 // contract: C-1 C-26
 
 use std::sync::Arc;
@@ -99,10 +99,10 @@ impl Calls {
     }
 
     /// A run goes on though the store has not answered. It is written when the store is back, under an id that no other run can have: which
-    /// runs have the id that was asked for, and what became of its `Idempotency-Key`, only the store could say.
+    /// runs have the id that was asked for, only the store could say.
     fn write_late(&self, keeper: &Keeper, order: &Order) -> Result<RunKey, Closed> {
         keeper.is_late();
-        let new = NewRun { wish: None, joining: None, ..self.new_run(keeper, order)? };
+        let new = NewRun { wish: None, ..self.new_run(keeper, order)? };
         let key = RunKey { tenant: new.tenant.clone(), run: new.fresh.clone() };
         keeper.write(Write::Accept(Box::new(new)), Survives::Process);
         Ok(key)
@@ -127,9 +127,12 @@ impl Calls {
         if keeper.is_full() {
             return Err(Closed::StoreDown);
         }
+        let is_keyed = new.joining.is_some();
         let write = Write::Accept(Box::new(new));
-        let wrote = if is_background {
-            keeper.ask(write, Survives::Machine, true).await.map_err(|_: StoreError| Closed::StoreDown)?
+        let wrote = if is_background || is_keyed {
+            // Only the store knows whether a key has a run already, and a second one is what its sender wants least.
+            let survives = if is_background { Survives::Machine } else { Survives::Process };
+            keeper.ask(write, survives, true).await.map_err(|_: StoreError| Closed::StoreDown)?
         } else {
             match keeper.ask_patiently(write, Survives::Process).await {
                 Some(wrote) => wrote,
@@ -185,9 +188,10 @@ impl Calls {
     fn reread(self: &Arc<Self>, run: &StoredRun, conn: &Arc<ConnState>) -> Opened {
         let limit = self.config.stream_buffer_events;
         let (feed, end) = feed(limit);
-        let (calls, key) = (self.clone(), run.key.clone());
+        let (calls, key, attendance) = (self.clone(), run.key.clone(), self.attend(run));
         tokio::spawn(async move {
-            let Ok(Some(mut follow)) = calls.follow(&key, 0).await else { return };
+            let Ok(Some(follow)) = calls.follow(&key, 0).await else { return };
+            let mut follow = follow.attending(attendance);
             while let Some((_, said)) = follow.next().await {
                 while feed.waiting() >= limit && !feed.is_closed() {
                     tokio::time::sleep(READER_PAUSE).await;

@@ -88,7 +88,10 @@ impl Calls {
         loop {
             let wake = tokio::select! {
                 wake = wakes.recv() => wake,
-                _ = poll.tick() => Ok(Wake::Lost),
+                _ = poll.tick() => {
+                    self.depart_stalled(keeper);
+                    Ok(Wake::Lost)
+                }
             };
             match wake {
                 Ok(Wake::Moved(key)) => keeper.hub.moved(&key),
@@ -113,7 +116,8 @@ impl Calls {
         self.lock().entries.contains_key(key)
     }
 
-    /// Ends the runs here that somebody at another gateway wants ended, and keeps the events of those that somebody there reads.
+    /// Ends the runs here that somebody at another gateway wants ended, keeps the events of those that somebody there asks for, and counts
+    /// those who read there.
     async fn apply_wanted(&self, keeper: &Keeper) {
         // A store that is away is asked again soon.
         for (key, cause) in keeper.store.wanted(self.incarnation).await.unwrap_or_default() {
@@ -126,5 +130,6 @@ impl Calls {
         for key in keeper.store.followed(self.incarnation).await.unwrap_or_default() {
             self.keep_from_now_on(keeper, &key);
         }
+        self.see_attended(keeper).await;
     }
 }

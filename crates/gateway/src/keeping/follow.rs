@@ -1,6 +1,6 @@
 //! Reading a run's events from the store, from any number on, while it runs here or elsewhere or when it has long ended.
 //!
-//! Invariant: every event once, in the order of their numbers; a follower holds nothing of a run and its leaving changes nothing.
+//! Invariant: every event once, in the order of their numbers; a follower that does not attend holds nothing of a run.
 // contract: C-26
 
 use std::collections::VecDeque;
@@ -12,6 +12,7 @@ use store::{StoreError, StoredRun, Survives, Write};
 use tokio::sync::watch;
 use tokio::time::Instant;
 
+use super::Attendance;
 use crate::calls::Calls;
 
 /// Events that are read at once.
@@ -27,6 +28,8 @@ pub(crate) struct Follow {
     ready: VecDeque<(u64, Said)>,
     news: watch::Receiver<u64>,
     over: bool,
+    /// What says at the run's gateway that this is one of its readers.
+    attendance: Option<Attendance>,
 }
 
 impl Calls {
@@ -78,15 +81,23 @@ impl Calls {
     pub(crate) fn follow_known(self: &Arc<Self>, key: &RunKey, after: u64) -> Option<Follow> {
         // Before the first look, so that nothing falls between it and the first wait.
         let news = self.keeper.as_ref()?.hub.subscribe(key);
-        Some(Follow { calls: self.clone(), key: key.clone(), after, ready: VecDeque::new(), news, over: false })
+        Some(Follow { calls: self.clone(), key: key.clone(), after, ready: VecDeque::new(), news, over: false, attendance: None })
     }
 }
 
 impl Follow {
-    /// The next event; `None` after the last.
+    /// The same for one of the run's readers, where the run's gateway is told so.
+    pub(crate) fn attending(mut self, attendance: Option<Attendance>) -> Follow {
+        self.attendance = attendance;
+        self
+    }
+
+    /// The next event; `None` after the last. Whoever asks has taken the one before.
     pub(crate) async fn next(&mut self) -> Option<(u64, Said)> {
+        self.attendance.iter().for_each(Attendance::taken);
         loop {
             if let Some((number, said)) = self.ready.pop_front() {
+                self.attendance.iter().for_each(Attendance::sent);
                 self.after = number;
                 self.over = matches!(said, Said::End { .. });
                 return Some((number, said));

@@ -8,6 +8,7 @@
 // contract: C-5 C-26
 
 mod accept;
+mod attend;
 mod cancel;
 mod ending;
 mod erase;
@@ -28,12 +29,14 @@ use observe::RunView;
 use store::{RunStore, StoreError, Survives, Write, Wrote};
 use tokio::sync::{mpsc, oneshot};
 
+pub(crate) use attend::Attendance;
 pub(crate) use follow::Follow;
 pub(crate) use log::{Log, door_part, tools};
 pub(crate) use recorder::Jobs;
 
 use crate::calls::Calls;
 use crate::config::KeepConfig;
+use attend::Attending;
 use ending::Ending;
 use hub::Hub;
 use recorder::{After, Job};
@@ -48,6 +51,8 @@ pub(crate) struct Keeper {
     /// The last commit went well.
     available: AtomicBool,
     pub(crate) hub: Hub,
+    /// Who reads other gateways' runs here.
+    attending: Attending,
     /// Outcomes that are set here and not in the store yet.
     pub(crate) ending: Ending,
     /// Runs that went on though the store had not answered in time.
@@ -69,6 +74,7 @@ impl Keeper {
             waiting: AtomicUsize::new(0),
             available: AtomicBool::new(true),
             hub: Hub::default(),
+            attending: Attending::default(),
             ending: Ending::default(),
             late: AtomicU64::new(0),
             given_up: Mutex::default(),

@@ -10,6 +10,7 @@
 // contract: C-5 C-7 C-25 C-26
 
 mod directed;
+mod elsewhere;
 mod flaky;
 mod life;
 mod model;
@@ -50,7 +51,7 @@ async fn play(kind: Kind, seeds: u64) {
     }
     println!("{kind:?}, seeds {}..={}: {counts:?}", seeds[0], seeds[seeds.len() - 1]);
     if chosen.is_none() {
-        counts.show_all_kinds();
+        counts.show_all_kinds(seeds.len() as u64 >= SEEDS_LONG);
     }
 }
 

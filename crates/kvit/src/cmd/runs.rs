@@ -43,7 +43,7 @@ fn table(runs: &[Value], more: bool) -> String {
             Some(kind) => format!("{kind} ({})", word(&run["outcome"]["cause"])),
             None => "-".to_owned(),
         };
-        let released = if run["released"].as_bool() == Some(true) { "yes" } else { "no" };
+        let released = run["released"].as_bool().map_or("-", |released| if released { "yes" } else { "no" });
         let (generated, delivered) = (count(&run["tokens"]["generated"]), count(&run["tokens"]["delivered"]));
         text += &row([&word(&run["id"]), &word(&run["state"]), &end, released, &generated, &delivered]);
     }
@@ -63,11 +63,13 @@ mod tests {
             json!({"id": "a~2", "state": "ended", "released": true, "outcome": {"kind": "cancelled", "cause": "client_closed"},
                    "tokens": {"generated": 19, "delivered": 18}}),
             json!({"id": "b", "state": "queued", "released": false, "outcome": null}),
+            json!({"id": "c", "state": null, "released": null, "outcome": null}),
         ];
         let text = table(&runs, true);
         let lines: Vec<Vec<&str>> = text.lines().map(|l| l.split_whitespace().collect()).collect();
         assert_eq!(lines[1], ["a~2", "ended", "cancelled", "(client_closed)", "yes", "19", "18"]);
         assert_eq!(lines[2], ["b", "queued", "-", "no", "-", "-"]);
+        assert_eq!(lines[3], ["c", "-", "-", "-", "-", "-"], "at another gateway");
         assert!(text.ends_with("there are more; ask for them with --limit"));
         assert_eq!(table(&[], false), "no runs");
     }

@@ -129,6 +129,8 @@ impl Tx<'_> {
             Write::Record { run, owner, delivery, record } => self.record((run, owner), delivery, &record).await,
             Write::Want { run, cause } => self.want(run, cause).await,
             Write::Follow { run } => self.follow(run).await,
+            Write::Attend { run, by } => self.attend(run, by).await,
+            Write::Depart { run, by } => self.depart(run, by).await,
             Write::Keep { run, owner, keeps } => self.keep(run, owner, keeps).await,
             Write::TakeOver { run, from, to } => self.take_over(run, from, to).await,
             Write::Beat { owner, name } => self.beat(owner, &name).await,
@@ -175,6 +177,10 @@ impl RunStore for SqlStore {
 
     async fn followed(&self, owner: Incarnation) -> Result<Vec<RunKey>, StoreError> {
         within(&self.config, self.read_followed(owner)).await
+    }
+
+    async fn attended(&self, owner: Incarnation) -> Result<Vec<(RunKey, Incarnation, u64)>, StoreError> {
+        within(&self.config, self.read_attended(owner)).await
     }
 
     async fn owners(&self) -> Result<Vec<(Incarnation, u64)>, StoreError> {

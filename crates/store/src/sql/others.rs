@@ -39,6 +39,7 @@ const HOOK_IS: &str = "SELECT id FROM kvit_hook WHERE id = $1";
 const BEAT: &str = "INSERT INTO kvit_life (life, name, beat) VALUES ($1, $2, 1) \
     ON CONFLICT (life) DO UPDATE SET beat = kvit_life.beat + 1, name = excluded.name";
 const LEAVE: &str = "DELETE FROM kvit_life WHERE life = $1";
+const LEAVE_READERS: &str = "DELETE FROM kvit_reader WHERE life = $1";
 const LEAVE_RUNS: &str = "UPDATE kvit_run SET owner = $2 WHERE owner = $1 AND cause IS NULL";
 
 /// Whether an effect of the run in this row may begin.
@@ -153,6 +154,7 @@ impl Tx<'_> {
 
     pub async fn leave(&mut self, owner: Incarnation) -> Result<Wrote, Trouble> {
         self.held.execute(LEAVE, vec![life_text(owner).as_str().into()]).await?;
+        self.held.execute(LEAVE_READERS, vec![life_text(owner).as_str().into()]).await?;
         let nobody = life_text(Incarnation(0));
         self.held.execute(LEAVE_RUNS, vec![life_text(owner).as_str().into(), nobody.as_str().into()]).await?;
         Ok(Wrote::Done)

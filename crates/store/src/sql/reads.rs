@@ -11,15 +11,15 @@ use crate::{Effect, Hook, HookState, RunQuery, StoredEvent, StoredRun};
 const RUN: &str = concat!("SELECT ", run_columns!(), " FROM kvit_run WHERE tenant = $1 AND run = $2");
 const RUNS: &str = concat!(
     "SELECT ",
-    run_columns!(),
+    run_columns!("CAST(NULL AS BYTEA)"),
     " FROM kvit_run WHERE tenant = $1 AND (CAST($2 AS TEXT) IS NULL OR kind = $2) AND (CAST($3 AS TEXT) IS NULL OR cause = $3) \
-     ORDER BY id DESC LIMIT $4"
+     AND ($4 = 0 OR cause IS NOT NULL) ORDER BY id DESC LIMIT $5"
 );
 const RUNS_AFTER: &str = concat!(
     "SELECT ",
-    run_columns!(),
+    run_columns!("CAST(NULL AS BYTEA)"),
     " FROM kvit_run WHERE tenant = $1 AND (CAST($2 AS TEXT) IS NULL OR kind = $2) AND (CAST($3 AS TEXT) IS NULL OR cause = $3) \
-     AND id < (SELECT id FROM kvit_run WHERE tenant = $1 AND run = $5) ORDER BY id DESC LIMIT $4"
+     AND ($4 = 0 OR cause IS NOT NULL) AND id < (SELECT id FROM kvit_run WHERE tenant = $1 AND run = $6) ORDER BY id DESC LIMIT $5"
 );
 const EVENTS: &str = "SELECT number, body FROM kvit_event \
     WHERE run = (SELECT id FROM kvit_run WHERE tenant = $1 AND run = $2) AND number > $3 ORDER BY number LIMIT $4";
@@ -31,6 +31,8 @@ const EFFECTS: &str = concat!(
 const OWNED: &str = concat!("SELECT ", run_columns!(), " FROM kvit_run WHERE owner = $1 AND cause IS NULL ORDER BY id LIMIT $2");
 const WANTED: &str = "SELECT tenant, run, wanted FROM kvit_run WHERE owner = $1 AND cause IS NULL AND wanted IS NOT NULL ORDER BY id";
 const FOLLOWED: &str = "SELECT tenant, run FROM kvit_run WHERE owner = $1 AND cause IS NULL AND keeps = 2 ORDER BY id";
+const ATTENDED: &str = "SELECT r.tenant, r.run, a.life, COALESCE(l.beat, 0) FROM kvit_run r JOIN kvit_reader a ON a.run = r.id \
+    LEFT JOIN kvit_life l ON l.life = a.life WHERE r.owner = $1 AND r.cause IS NULL AND a.life <> $1 ORDER BY r.id, a.life";
 const OWNERS: &str = "SELECT r.owner, COALESCE(l.beat, 0) FROM (SELECT DISTINCT owner FROM kvit_run WHERE cause IS NULL) r \
     LEFT JOIN kvit_life l ON l.life = r.owner ORDER BY r.owner";
 const DUE_HOOKS: &str = concat!("SELECT ", hook_columns!(), " FROM kvit_hook WHERE due_ms <= $1 ORDER BY due_ms, number LIMIT $2");
@@ -49,7 +51,7 @@ impl SqlStore {
             let kind = query.outcome.map(|kind| kind.as_str());
             let cause = query.cause.map(Cause::as_str);
             let after = query.after.iter().map(|after| after.as_str().into());
-            [tenant.as_str().into(), kind.into(), cause.into(), query.limit.into()].into_iter().chain(after).collect()
+            [tenant.as_str().into(), kind.into(), cause.into(), query.ended.into(), query.limit.into()].into_iter().chain(after).collect()
         };
         self.db.read(sql, args).await?.iter().map(|row| Ok(rows::run(row, &self.seal)?.run)).collect()
     }
@@ -78,6 +80,16 @@ impl SqlStore {
     pub(super) async fn read_followed(&self, owner: Incarnation) -> Result<Vec<RunKey>, Trouble> {
         let rows = self.db.read(FOLLOWED, || vec![life_text(owner).as_str().into()]).await?;
         rows.iter().map(|row| rows::key(&row.get::<String>(0)?, &row.get::<String>(1)?)).collect()
+    }
+
+    pub(super) async fn read_attended(&self, owner: Incarnation) -> Result<Vec<(RunKey, Incarnation, u64)>, Trouble> {
+        let rows = self.db.read(ATTENDED, || vec![life_text(owner).as_str().into()]).await?;
+        rows.iter()
+            .map(|row| {
+                let key = rows::key(&row.get::<String>(0)?, &row.get::<String>(1)?)?;
+                Ok((key, life(&row.get::<String>(2)?)?, rows::number(row, 3)?))
+            })
+            .collect()
     }
 
     pub(super) async fn read_owners(&self) -> Result<Vec<(Incarnation, u64)>, Trouble> {

@@ -13,8 +13,15 @@ use crate::{Effect, EffectState, Hook, StoreError, StoredEvent, StoredRun};
 /// The columns of a run that [`run`] reads.
 macro_rules! run_columns {
     () => {
-        "tenant, run, fresh, door, model, caller, on_disconnect, keeps, owner, attempt, cause, reason, wanted, prompt_tokens, \
-         cached_tokens, generated_tokens, delivery, last_event, created_ms, ended_ms, expires_ms, request, record, erased"
+        run_columns!("request")
+    };
+    ($request:literal) => {
+        concat!(
+            "tenant, run, fresh, door, model, caller, on_disconnect, keeps, owner, attempt, cause, reason, wanted, prompt_tokens, \
+             cached_tokens, generated_tokens, delivery, last_event, created_ms, ended_ms, expires_ms, ",
+            $request,
+            ", record, erased"
+        )
     };
 }
 /// The columns of an effect that [`effect`] reads.

@@ -11,7 +11,8 @@ use crate::seal::Seal;
 use crate::{StoreError, Survives};
 
 /// The migrations; the first makes version 1. Never change one that was released: add the next.
-const MIGRATIONS: [&str; 2] = [include_str!("../../migrations/0001.sql"), include_str!("../../migrations/0002.sql")];
+const MIGRATIONS: [&str; 3] =
+    [include_str!("../../migrations/0001.sql"), include_str!("../../migrations/0002.sql"), include_str!("../../migrations/0003.sql")];
 
 const SQLITE_HAS: &str = "SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = 'kvit_schema'";
 const POSTGRES_HAS: &str = "SELECT 1::bigint WHERE to_regclass('kvit_schema') IS NOT NULL";

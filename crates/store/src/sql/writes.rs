@@ -33,6 +33,9 @@ const RECORD: &str = "UPDATE kvit_run SET delivery = $3, record = CASE WHEN eras
     WHERE tenant = $1 AND run = $2 AND owner = $5 AND cause IS NOT NULL";
 const FOLLOW: &str = "UPDATE kvit_run SET keeps = 2 WHERE tenant = $1 AND run = $2 AND keeps <> 1 AND cause IS NULL";
 const KEEP: &str = "UPDATE kvit_run SET keeps = $4 WHERE tenant = $1 AND run = $2 AND owner = $3 AND keeps = 2 AND cause IS NULL";
+const ATTEND: &str = "INSERT INTO kvit_reader (run, life) SELECT id, $3 FROM kvit_run WHERE tenant = $1 AND run = $2 AND cause IS NULL \
+    ON CONFLICT (run, life) DO UPDATE SET life = excluded.life";
+const DEPART: &str = "DELETE FROM kvit_reader WHERE life = $3 AND run = (SELECT id FROM kvit_run WHERE tenant = $1 AND run = $2)";
 const WANT: &str = "UPDATE kvit_run SET wanted = COALESCE(wanted, $3) WHERE tenant = $1 AND run = $2 AND cause IS NULL";
 const TAKE_OVER: &str =
     concat!("UPDATE kvit_run SET owner = $4 WHERE tenant = $1 AND run = $2 AND owner = $3 AND cause IS NULL RETURNING ", run_columns!());
@@ -216,6 +219,27 @@ impl Tx<'_> {
                 Ok(Wrote::Done)
             }
         }
+    }
+
+    pub async fn attend(&mut self, run: RunKey, by: Incarnation) -> Result<Wrote, Trouble> {
+        let mut args = named(&run);
+        args.push(life_text(by).as_str().into());
+        match self.held.execute(ATTEND, args).await? {
+            0 => self.stands(&run).await,
+            _ => {
+                self.wakes.push(Wake::Wanted(run));
+                Ok(Wrote::Done)
+            }
+        }
+    }
+
+    pub async fn depart(&mut self, run: RunKey, by: Incarnation) -> Result<Wrote, Trouble> {
+        let mut args = named(&run);
+        args.push(life_text(by).as_str().into());
+        if self.held.execute(DEPART, args).await? > 0 {
+            self.wakes.push(Wake::Wanted(run));
+        }
+        Ok(Wrote::Done)
     }
 
     pub async fn keep(&mut self, run: RunKey, owner: Incarnation, keeps: bool) -> Result<Wrote, Trouble> {

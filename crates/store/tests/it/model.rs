@@ -41,7 +41,7 @@ fn op() -> impl Strategy<Value = Op> {
     let odd = prop_oneof![6 => Just(0_u8), 4 => 1..6_u8];
     let bytes = proptest::collection::vec(any::<u8>(), 0..40);
     let tenant = prop_oneof![4 => Just(0_usize), 1 => Just(1)];
-    (0..47_u8, tenant, 0..NAMES.len(), 0..OWNERS.len(), odd, 0..20_usize, 0..60_i64, bytes, any::<bool>()).prop_map(
+    (0..52_u8, tenant, 0..NAMES.len(), 0..OWNERS.len(), odd, 0..20_usize, 0..60_i64, bytes, any::<bool>()).prop_map(
         |(what, tenant, run, owner, odd, number, time, bytes, survives)| Op {
             what,
             tenant,
@@ -122,6 +122,8 @@ impl Op {
             22..24 => Write::Record { run, owner, delivery: Delivery::ALL[self.number % 3], record: self.bytes.clone() },
             24..26 => Write::Want { run, cause },
             42..44 => Write::Follow { run },
+            47..50 => Write::Attend { run, by: self.owner() },
+            50..52 => Write::Depart { run, by: self.owner() },
             44..47 => Write::Keep { run, owner, keeps: self.number > 3 },
             26..28 => Write::TakeOver { run, from: owner, to: OWNERS[self.number % 3] },
             28 => Write::Beat { owner: self.owner(), name: "name".to_owned() },
@@ -160,13 +162,14 @@ async fn everything(store: &dyn RunStore, keys: &[RunKey], now_ms: i64) -> Strin
         add(&store.effects(key).await.unwrap());
     }
     for tenant in TENANTS.map(|tenant| Tenant::parse(tenant).unwrap()) {
-        for (outcome, cause, after, limit) in [
-            (None, None, None, 100),
-            (Some(OutcomeKind::Completed), None, None, 2),
-            (None, Some(Cause::Stop), Some("f1"), 100),
-            (Some(OutcomeKind::Failed), Some(Cause::WorkerLost), Some("w"), 1),
+        for (ended, outcome, cause, after, limit) in [
+            (false, None, None, None, 100),
+            (true, None, None, None, 5),
+            (false, Some(OutcomeKind::Completed), None, None, 2),
+            (true, None, Some(Cause::Stop), Some("f1"), 100),
+            (false, Some(OutcomeKind::Failed), Some(Cause::WorkerLost), Some("w"), 1),
         ] {
-            let query = RunQuery { outcome, cause, after: after.map(id), limit };
+            let query = RunQuery { ended, outcome, cause, after: after.map(id), limit };
             add(&store.runs(&tenant, &query).await.unwrap());
         }
     }
@@ -175,6 +178,7 @@ async fn everything(store: &dyn RunStore, keys: &[RunKey], now_ms: i64) -> Strin
         add(&store.owned(owner, 1).await.unwrap());
         add(&store.wanted(owner).await.unwrap());
         add(&store.followed(owner).await.unwrap());
+        add(&store.attended(owner).await.unwrap());
     }
     add(&store.owners().await.unwrap());
     add(&store.due_hooks(now_ms, 100).await.unwrap());

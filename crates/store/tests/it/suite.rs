@@ -40,6 +40,7 @@ on_every_store!(
     events_are_read_in_pieces,
     an_end_is_asked_for_elsewhere_and_a_dead_lifes_run_is_taken_over,
     events_are_asked_for_and_kept_from_then_on,
+    readers_elsewhere_are_known_until_they_or_their_gateway_leave,
     a_record_is_kept_and_erased,
     an_effect_moves_from_where_it_is_and_its_key_is_one_effect,
     a_webhook_is_due_until_it_is_over,
@@ -106,7 +107,7 @@ async fn the_same_accept_again_is_the_same_run(store: Arc<dyn RunStore>) {
     assert_eq!(again, ["mine", "plain", "mine~2"].map(|name| Wrote::Accepted(id(name))));
     // Without its key, too.
     assert_eq!(one(&store, accept(NewRun { joining: None, ..keyed })).await, Wrote::Accepted(id("mine~2")));
-    let all = RunQuery { outcome: None, cause: None, after: None, limit: 10 };
+    let all = RunQuery { ended: false, outcome: None, cause: None, after: None, limit: 10 };
     assert_eq!(store.runs(&Tenant::default(), &all).await.unwrap().len(), 3);
 }
 
@@ -282,6 +283,34 @@ async fn events_are_asked_for_and_kept_from_then_on(store: Arc<dyn RunStore>) {
     assert_eq!((kept.keeps, kept.followed, store.followed(A).await.unwrap()), (true, false, vec![]));
     assert_eq!(commit(&store, vec![append("r", 0, events(1..=2)), end("r", 0, Cause::Stop, Some(3))]).await, [Wrote::Done, Wrote::Done]);
     assert!(matches!(one(&store, follow("r")).await, Wrote::Stands(_)), "it has ended");
+}
+
+// contract: C-25
+async fn readers_elsewhere_are_known_until_they_or_their_gateway_leave(store: Arc<dyn RunStore>) {
+    let attend = |run: &str, by| Write::Attend { run: key(run), by };
+    let depart = |run: &str, by| Write::Depart { run: key(run), by };
+    let c = lifecycle::Incarnation(7);
+    commit(&store, vec![accept(new("r")), accept(new("ended")), end("ended", 0, Cause::Stop, None)]).await;
+    let mut wakes = store.wakes();
+    assert!(matches!(one(&store, attend("ended", B)).await, Wrote::Stands(_)));
+    assert_eq!(one(&store, attend("nobody", B)).await, Wrote::Absent);
+    assert_eq!(commit(&store, vec![attend("r", B), attend("r", B), attend("r", c), attend("r", A)]).await, vec![Wrote::Done; 4]);
+    // Those of its own gateway have a seat there.
+    assert_eq!(store.attended(A).await.unwrap(), [(key("r"), c, 0), (key("r"), B, 0)]);
+    assert_eq!(store.attended(B).await.unwrap(), []);
+    commit(&store, vec![Write::Beat { owner: c, name: "c".to_owned() }; 2]).await;
+    assert_eq!(store.attended(A).await.unwrap(), [(key("r"), c, 2), (key("r"), B, 0)]);
+    assert_eq!(commit(&store, vec![depart("r", B), depart("r", B), depart("nobody", B)]).await, vec![Wrote::Done; 3]);
+    assert_eq!(store.attended(A).await.unwrap(), [(key("r"), c, 2)]);
+    for _ in 0..3 {
+        assert_eq!(tokio::time::timeout(std::time::Duration::from_secs(20), wakes.recv()).await.unwrap().unwrap(), Wake::Wanted(key("r")));
+    }
+    one(&store, Write::Leave { owner: c }).await;
+    assert_eq!(store.attended(A).await.unwrap(), []);
+    // What is over has no readers that anybody waits for, and is deleted with them.
+    commit(&store, vec![attend("r", B), end("r", 0, Cause::Stop, None)]).await;
+    assert_eq!(store.attended(A).await.unwrap(), []);
+    assert_eq!(store.expire(i64::MAX, 9).await.unwrap(), 2);
 }
 
 async fn a_record_is_kept_and_erased(store: Arc<dyn RunStore>) {
@@ -463,7 +492,7 @@ async fn what_is_over_is_deleted_in_bounded_batches_with_all_that_belongs_to_it(
     assert_eq!(store.expire(4000, 0).await.unwrap(), 0);
     assert_eq!(store.expire(4000, 1).await.unwrap(), 1);
     let left = async || {
-        let all = RunQuery { outcome: None, cause: None, after: None, limit: 10 };
+        let all = RunQuery { ended: false, outcome: None, cause: None, after: None, limit: 10 };
         let runs = store.runs(&Tenant::default(), &all).await.unwrap();
         runs.into_iter().map(|run| run.key.run.to_string()).collect::<Vec<_>>()
     };
@@ -492,7 +521,7 @@ async fn runs_are_listed_newest_first(store: Arc<dyn RunStore>) {
         }
     }
     one(&store, accept(NewRun { tenant: other("other"), ..new("theirs") })).await;
-    let all = RunQuery { outcome: None, cause: None, after: None, limit: 10 };
+    let all = RunQuery { ended: false, outcome: None, cause: None, after: None, limit: 10 };
     let listed = async |query: RunQuery| {
         let runs = store.runs(&Tenant::default(), &query).await.unwrap();
         runs.into_iter().map(|run| run.key.run.to_string()).collect::<Vec<_>>().join(" ")
@@ -501,10 +530,13 @@ async fn runs_are_listed_newest_first(store: Arc<dyn RunStore>) {
     assert_eq!(listed(RunQuery { limit: 2, ..all.clone() }).await, "r4 r3");
     assert_eq!(listed(RunQuery { after: Some(id("r3")), limit: 2, ..all.clone() }).await, "r2 r1");
     assert_eq!(listed(RunQuery { after: Some(id("nobody")), ..all.clone() }).await, "");
+    assert_eq!(listed(RunQuery { ended: true, ..all.clone() }).await, "r4 r3 r2 r1");
     assert_eq!(listed(RunQuery { outcome: Some(OutcomeKind::Completed), ..all.clone() }).await, "r4 r2 r1");
     assert_eq!(listed(RunQuery { outcome: Some(OutcomeKind::Completed), cause: Some(Cause::Stop), ..all.clone() }).await, "r4 r1");
     assert_eq!(listed(RunQuery { cause: Some(Cause::Stop), after: Some(id("r4")), ..all.clone() }).await, "r1");
-    assert_eq!(listed(RunQuery { limit: 0, ..all }).await, "");
+    assert_eq!(listed(RunQuery { limit: 0, ..all.clone() }).await, "");
+    let prompts = store.runs(&Tenant::default(), &all).await.unwrap().into_iter().filter(|run| run.request.is_some()).count();
+    assert_eq!((prompts, run(&store, "r0").await.request.is_some()), (0, true), "a list holds no prompts");
 }
 
 async fn wakes_tell_of_what_was_committed(store: Arc<dyn RunStore>) {

@@ -145,7 +145,8 @@ async fn input_items(
     Ok(about(ok(&stored::input_items(&found, &page)?), &found.run.key.run, &requested))
 }
 
-/// The events of a response behind `after`, for somebody who is none of its readers.
+/// The events of a response behind `after`, out of the store; of one that another gateway has and that is not in the background, as one of
+/// its readers.
 fn followed(
     calls: &Arc<Calls>,
     conn: Arc<ConnState>,
@@ -155,7 +156,7 @@ fn followed(
 ) -> Result<Response, ApiError> {
     let gone = || stored::no_response(&object::response_id(&found.run.key.run));
     // Not by way of the store: one that is away by now would make a refusal of a run that was accepted.
-    let follow = calls.follow_known(&found.run.key, 0).ok_or_else(gone)?;
+    let follow = calls.follow_known(&found.run.key, 0).ok_or_else(gone)?.attending(calls.attend(&found.run));
     let events = Events::new(Follower::new(follow, Some(conn)), Fold::new(found.head), &[], after, comments(calls));
     Ok(sse(Body::new(Until::new(Body::new(events), stop))))
 }

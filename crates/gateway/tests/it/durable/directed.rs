@@ -28,7 +28,7 @@ fn quick() -> GatewayConfig {
 }
 
 async fn all(store: &Arc<Memory>) -> Vec<StoredRun> {
-    let query = RunQuery { outcome: None, cause: None, after: None, limit: 100 };
+    let query = RunQuery { ended: false, outcome: None, cause: None, after: None, limit: 100 };
     store.runs(&Tenant::default(), &query).await.expect("it is there")
 }
 
@@ -194,6 +194,58 @@ async fn who_asks_for_what_comes_behind_the_end_is_told_nothing() {
         assert_eq!(read_until(&mut behind, "0\r\n\r\n").await, "0\r\n\r\n");
     }
     stand.settled("r1").await;
+}
+
+// contract: C-26
+// field: F-65
+#[tokio::test(flavor = "multi_thread")]
+async fn a_request_with_a_key_is_refused_while_only_the_store_could_say_whether_it_has_a_run() {
+    let (memory, weather, store) = flaky();
+    let mut stand = kept_stand(quick(), Some(store)).await;
+    weather.away.store(true, Ordering::SeqCst);
+    let request = request_text("POST", "/v1/chat/completions", "Idempotency-Key: k\r\n", &chat(""));
+    let refused = read_reply(&mut send(stand.addr, &request).await).await;
+    assert_eq!((refused.status, refused.error().3), (503, "store_unavailable".into()));
+    assert!(refused.header("retry-after").is_some() && stand.worker.try_next().is_none());
+    weather.away.store(false, Ordering::SeqCst);
+    let mut socket = send(stand.addr, &request).await;
+    let attempt = stand.worker.accept().await.attempt;
+    finish(&mut stand, &attempt).await;
+    assert_eq!(read_reply(&mut socket).await.status, 200);
+    let completed = ended(&memory, 1).await;
+    assert_eq!(completed[0].outcome, Some(Outcome::of(Cause::Stop)));
+}
+
+// contract: C-5 C-30
+#[tokio::test(flavor = "multi_thread")]
+async fn a_list_has_the_runs_of_every_life_and_no_outcome_before_the_store_has_it() {
+    let (memory, weather, store) = flaky();
+    let mut stand = kept_stand(quick(), Some(store)).await;
+    assert_eq!(read_reply(&mut send(stand.addr, &background("r1", false)).await).await.status, 200);
+    let attempt = stand.worker.accept().await.attempt;
+    finish(&mut stand, &attempt).await;
+    ended(&memory, 1).await;
+    assert_eq!(read_reply(&mut send(stand.addr, &background("r2", false)).await).await.status, 200);
+    let attempt = stand.worker.accept().await.attempt;
+    weather.read_only.store(true, Ordering::SeqCst);
+    finish(&mut stand, &attempt).await;
+    stand.settled("r2").await;
+    let list = async |addr, query: &str| {
+        let list = get(addr, &format!("/v1/runs{query}")).await.json();
+        let runs = list["data"].as_array().expect("a list").clone();
+        let ids: Vec<String> =
+            runs.iter().map(|run| format!("{} {}", run["id"].as_str().unwrap_or_default(), run["outcome"]["kind"])).collect();
+        (ids, list["has_more"].clone())
+    };
+    assert_eq!(list(stand.addr, "").await, (vec!["r2 null".to_owned(), "r1 \"completed\"".to_owned()], json!(false)));
+    assert_eq!(list(stand.addr, "?state=ended").await.0, ["r1 \"completed\""]);
+    // A further gateway has recorded nothing of them.
+    let other = kept_stand(quick(), Some(memory.clone())).await;
+    assert_eq!(list(other.addr, "?limit=1").await, (vec!["r2 null".to_owned()], json!(true)));
+    assert_eq!(list(other.addr, "?after=r2&outcome=completed").await.0, ["r1 \"completed\""]);
+    assert_eq!(get(other.addr, "/v1/runs?after=nobody").await.status, 400);
+    weather.away.store(true, Ordering::SeqCst);
+    assert_eq!(get(stand.addr, "/v1/runs").await.status, 503);
 }
 
 // contract: C-25 C-28

@@ -82,6 +82,8 @@ pub struct Weather {
     pub away: AtomicBool,
     /// Some commits fail, some answers are lost, some are late.
     pub shaky: AtomicBool,
+    /// What is written is not taken.
+    pub read_only: AtomicBool,
     /// What is read is not answered.
     pub mute: AtomicBool,
     pub rng: AtomicU64,
@@ -152,6 +154,9 @@ impl Flaky {
 impl RunStore for Flaky {
     async fn commit(&self, writes: Vec<Write>, survives: Survives) -> Result<Vec<Wrote>, StoreError> {
         self.there().await?;
+        if self.weather.read_only.load(Ordering::SeqCst) {
+            return Err(away());
+        }
         let loses = self.loses(&writes);
         let wrote = self.inner.commit(writes, survives).await?;
         let is_lost = loses || (self.weather.shaky.load(Ordering::SeqCst) && self.chance(8) == 0);
@@ -200,6 +205,11 @@ impl RunStore for Flaky {
     async fn followed(&self, owner: Incarnation) -> Result<Vec<RunKey>, StoreError> {
         self.there().await?;
         self.inner.followed(owner).await
+    }
+
+    async fn attended(&self, owner: Incarnation) -> Result<Vec<(RunKey, Incarnation, u64)>, StoreError> {
+        self.there().await?;
+        self.inner.attended(owner).await
     }
 
     async fn owners(&self) -> Result<Vec<(Incarnation, u64)>, StoreError> {

@@ -30,6 +30,15 @@ pub struct Worker {
     pub submits: HashMap<String, u32>,
     /// Tags in the order of their coming, since they were last looked at.
     pub news: Vec<String>,
+    /// Further bytes in each piece.
+    pub padding: usize,
+}
+
+impl Attempt {
+    /// Nothing more is said of it.
+    pub fn is_over(&self) -> bool {
+        self.ended
+    }
 }
 
 /// What a run says as its `k`th piece.
@@ -94,6 +103,11 @@ impl Worker {
         }
     }
 
+    /// Every attempt's next token is its last.
+    pub fn finish_next(&mut self) {
+        self.attempts.iter_mut().for_each(|attempt| attempt.tokens = attempt.said + 1);
+    }
+
     /// One attempt goes one step on: a token, its end, or its cancel.
     pub async fn work(&mut self, gateway: &mut Life, rng: &mut Rng, obeys: bool) {
         self.hear(gateway).await;
@@ -118,7 +132,7 @@ impl Worker {
         self.attempts[at].ended = is_last;
         self.step += 1;
         let finish = is_last.then_some(Cause::Length);
-        let text = piece(&tag, k);
+        let text = piece(&tag, k) + &"x".repeat(self.padding);
         let delta = Delta { attempt: id.clone(), sequence: 0, text, tokens: vec![k], logprobs: Vec::new(), finish };
         self.say(gateway, Up::Step { step: StepId(self.step), deltas: vec![delta] }).await;
         if is_last {

@@ -133,7 +133,8 @@ fn kept(place: &Path) -> Vec<StoredRun> {
         let store = store::open(&config).await.expect("the store opens");
         let mut all: Vec<StoredRun> = Vec::new();
         loop {
-            let query = RunQuery { outcome: None, cause: None, after: all.last().map(|run| run.key.run.clone()), limit: PAGE };
+            let query =
+                RunQuery { ended: false, outcome: None, cause: None, after: all.last().map(|run| run.key.run.clone()), limit: PAGE };
             let page = store.runs(&Tenant::default(), &query).await.expect("the store answers");
             if page.is_empty() {
                 return all;

@@ -74,9 +74,8 @@ pub(crate) struct Again {
     pub(crate) key: RunKey,
     pub(crate) model: Arc<str>,
     pub(crate) created: u64,
-    /// The highest attempt that may have begun, and the one that is written.
+    /// The highest attempt that may have begun.
     pub(crate) attempt: u32,
-    pub(crate) begun: u32,
     pub(crate) work: Work,
     pub(crate) deadlines: Vec<Deadline>,
     /// What was said of it.
@@ -173,7 +172,7 @@ impl Calls {
     /// Goes on with a run that another life of a gateway had.
     pub(crate) fn open_again(&self, again: Again) {
         let mut table = self.lock();
-        let Again { key, model, created, attempt, begun, work, deadlines, log } = again;
+        let Again { key, model, created, attempt, work, deadlines, log } = again;
         let (n, was_accepted) = (work.params.n, log.was_accepted());
         self.journal.record(
             Some(&key),
@@ -186,7 +185,7 @@ impl Calls {
         let dispatch = dispatch.on_disconnect(OnDisconnect::Continue).nobody_reads();
         let dispatch = if was_accepted { dispatch.accepted_before() } else { dispatch };
         let mut log = log;
-        log.begun = begun;
+        log.begun = attempt;
         let order = table.last_order;
         let mut entry = self.entry_of(key, dispatch, model, (log, order, created));
         self.act(&mut entry, |dispatch, _| dispatch.former());

@@ -3,7 +3,7 @@
 //! Invariant: pushing never blocks; at most `limit` items wait; the end always gets through.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::task::{Context, Poll, ready};
 
 use lifecycle::message::{Delta, Usage};
@@ -30,6 +30,8 @@ pub(crate) struct Feed {
 struct Counts {
     pushed: AtomicUsize,
     popped: AtomicUsize,
+    /// The end that comes is the reading's and not the run's.
+    parted: AtomicBool,
 }
 
 impl Feed {
@@ -47,6 +49,11 @@ impl Feed {
         self.counts.pushed.fetch_add(1, Ordering::Relaxed);
         // A reader that is gone has said so to the table already.
         let _ = self.send.send(item);
+    }
+
+    /// The end that is sent next is the reading's and not the run's.
+    pub(crate) fn part(&self) {
+        self.counts.parted.store(true, Ordering::Release);
     }
 
     /// Items that nobody has taken yet.
@@ -119,6 +126,11 @@ impl Reader {
             self.end.counts.popped.fetch_add(1, Ordering::Relaxed);
         }
         Poll::Ready(item.unwrap_or_else(|| Item::End { outcome: Outcome::of(Cause::WorkerError), usage: Usage::default() }))
+    }
+
+    /// Whether the run goes on behind the end that was read: then that is none of its events.
+    pub(crate) fn has_parted(&self) -> bool {
+        self.end.counts.parted.load(Ordering::Acquire)
     }
 
     /// The next item.

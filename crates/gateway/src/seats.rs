@@ -152,6 +152,12 @@ impl Seats {
         }
     }
 
+    /// Sends everybody an end that is none of the run's: it goes on without them.
+    pub(crate) fn part(&mut self, item: &Item, now: Time) {
+        self.list.iter().flat_map(|seat| &seat.feed).for_each(Feed::part);
+        self.send(item, now);
+    }
+
     /// Sends a piece to everybody; those who have no room for it are returned.
     pub(crate) fn push(&mut self, delta: Delta, now: Time) -> Vec<(SeatId, Arc<ConnState>)> {
         self.keep(|| Item::Delta(delta.clone()));

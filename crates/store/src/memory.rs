@@ -165,10 +165,11 @@ impl State {
                     Wrote::Done
                 }
             },
-            Write::TakeOver { run, from, to } => {
+            Write::TakeOver { run, from, to, skip } => {
                 let held = |kept: &&mut Kept| kept.run.owner == from && kept.run.outcome.is_none();
                 let Some(kept) = self.kept_mut(&run).filter(held) else { return self.stands(&run) };
                 kept.run.owner = to;
+                kept.run.attempt = kept.run.attempt.saturating_add(skip);
                 wakes.push(Wake::Moved(run));
                 Wrote::Taken(Box::new(kept.run.clone()))
             }
@@ -342,12 +343,7 @@ impl RunStore for Memory {
 
     async fn attended(&self, owner: Incarnation) -> Result<Vec<(RunKey, Incarnation, u64)>, StoreError> {
         let open = self.owned(owner, usize::MAX).await?;
-        let state = self.state()?;
-        let beat = |of| state.lives.iter().find(|(life, _)| *life == of).map_or(0, |(_, beat)| *beat);
-        let of = |key: RunKey| {
-            state.readers.iter().filter(move |(by, run)| *run == key && *by != owner).map(|(by, run)| (run.clone(), *by, beat(*by)))
-        };
-        Ok(open.into_iter().flat_map(|run| of(run.key)).collect())
+        Ok(self.state()?.attended(owner, &open))
     }
 
     async fn owners(&self) -> Result<Vec<(Incarnation, u64)>, StoreError> {

@@ -170,7 +170,8 @@ pub enum Write {
         /// Where it was read.
         by: Incarnation,
     },
-    /// Take over a run of a life that is over: `Taken` with the run if `from` has it and it has no outcome, else `Stands`.
+    /// Take over a run of a life that is over: `Taken` with the run if `from` has it and it has no outcome, else `Stands`. Its attempt is raised
+    /// with it, so that what is begun from there on has a number that `from` cannot have given (at most `u32::MAX`).
     TakeOver {
         /// The run.
         run: RunKey,
@@ -178,6 +179,8 @@ pub enum Write {
         from: Incarnation,
         /// Who has it then.
         to: Incarnation,
+        /// Attempts that `from` may have begun and not written.
+        skip: u32,
     },
     /// This life of a gateway lives: `Done`.
     Beat {

@@ -48,12 +48,37 @@ fn look(calls: &Calls, key: &RunKey) -> Result<wire::Run, Status> {
     calls.known_here(key).map(|run| view::run(&run)).ok_or_else(|| status::of_error(&not_held()))
 }
 
-/// The same, not before the store has the outcome that it shows.
+/// The same, not before the store has the outcome that it shows; and of a run of another gateway, what the store knows.
+// contract: C-5
 async fn kept_look(calls: &Calls, key: &RunKey) -> Result<wire::Run, Status> {
-    let run = look(calls, key)?;
-    match calls.may_tell_outcome(key).await {
-        true => Ok(run),
-        false => Err(status::of_error(&ApiError::store_down())),
+    if calls.known_here(key).is_some() && !calls.may_tell_outcome(key).await {
+        return Err(status::of_error(&ApiError::store_down()));
+    }
+    // Behind that wait: the store may have said that another gateway has it.
+    match look(calls, key) {
+        Ok(run) => Ok(run),
+        Err(not_held) => match calls.known(key).await {
+            Ok(Some(run)) => Ok(view::stored(&run)),
+            Ok(None) => Err(not_held),
+            Err(error) => Err(status::of_error(&ApiError::store(error))),
+        },
+    }
+}
+
+/// What a watch shows: the run as it is now, and one whose outcome the store does not have yet as it was before.
+// contract: C-5
+fn watched(calls: &Calls, key: &RunKey, last: &mut Option<wire::Run>) -> Look<wire::Run> {
+    let is_open = |run: &wire::Run| run.outcome.is_none();
+    let is_told = calls.keeper.as_ref().is_none_or(|keeper| keeper.ending.may_be_told_now(key, keeper.config.patience));
+    match look(calls, key) {
+        Ok(run) if is_open(&run) || is_told => {
+            let look = if run.settled { Look::Last } else { Look::Now };
+            *last = Some(run.clone());
+            look(run)
+        }
+        // Its outcome apart, all of it is true.
+        Ok(run) => Look::Now(last.clone().unwrap_or(wire::Run { outcome: None, settled: false, ..run })),
+        Err(status) => Look::Gone(status),
     }
 }
 
@@ -80,8 +105,8 @@ impl Runs for Service {
             let range = format!("must be from 0 to {}", max.as_millis());
             return Err(status::of_error(&ApiError::field("CancelRequest.wait_ms", range)));
         }
-        // A run that is not here is not found below, whatever the store says.
-        let _ = self.calls.cancel_anywhere(&key, wait).await;
+        // A run that is not here is not found below.
+        self.calls.cancel_anywhere(&key, wait).await.map_err(|error| status::of_error(&ApiError::store(error)))?;
         Ok(named(kept_look(&self.calls, &key).await?, &key.run, asked.as_ref()))
     }
 
@@ -98,12 +123,8 @@ impl Runs for Service {
         let key = key(request.extensions(), request.get_ref().run_id())?;
         // So that a run that is not there is a status and no stream.
         look(&self.calls, &key)?;
-        let (calls, watched) = (self.calls.clone(), key.clone());
-        let changes = self.watches.open(move || match look(&calls, &watched) {
-            Ok(run) if run.settled => Look::Last(run),
-            Ok(run) => Look::Now(run),
-            Err(status) => Look::Gone(status),
-        })?;
+        let (calls, run, mut last) = (self.calls.clone(), key.clone(), None);
+        let changes = self.watches.open(move || watched(&calls, &run, &mut last))?;
         Ok(named(changes, &key.run, asked.as_ref()))
     }
 }

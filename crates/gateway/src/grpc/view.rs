@@ -5,6 +5,7 @@
 use lifecycle::{Cause, Delivery, Guarantee, Milestone, OutcomeKind, Phase};
 use observe::{RunView, view::MilestonesView};
 use protocol::{run_state, runs_v1 as wire};
+use store::StoredRun;
 
 /// A word as its number. A word that nobody knows would be 0; a test goes through all there are.
 macro_rules! number {
@@ -51,6 +52,36 @@ pub(super) fn run(view: &RunView) -> wire::Run {
         blocks: Some(wire::BlockCounts { held: view.blocks.held, peak: view.blocks.peak, shared: view.blocks.shared }),
         told: view.told.map(|word| number!(Cause, word)),
         superseded: view.superseded.iter().map(|word| number!(Cause, word)).collect(),
+    }
+}
+
+/// A run of another gateway, or of an earlier life of this one, as the store has it: what only its gateway knew is absent.
+pub(super) fn stored(run: &StoredRun) -> wire::Run {
+    let outcome = run.outcome.as_ref();
+    let state = match (outcome, run.attempt) {
+        (Some(_), _) => run_state("ended"),
+        (None, 0) => run_state("queued"),
+        (None, _) => None,
+    };
+    let tokens = outcome.map(|_| wire::TokenCounts {
+        prompt: run.usage.prompt.into(),
+        cached_prompt: run.usage.cached_prompt.into(),
+        generated: run.usage.generated.into(),
+        ..wire::TokenCounts::default()
+    });
+    wire::Run {
+        id: run.key.run.to_string(),
+        model: run.model.clone(),
+        state: state.map_or(0, Into::into),
+        attempt: run.attempt,
+        outcome: outcome.map(|outcome| wire::Outcome {
+            kind: number!(OutcomeKind, outcome.kind().as_str()),
+            cause: number!(Cause, outcome.cause.as_str()),
+            reason: outcome.reason.clone(),
+        }),
+        delivery: run.delivery.map_or(0, |delivery| number!(Delivery, delivery.as_str())),
+        tokens,
+        ..wire::Run::default()
     }
 }
 

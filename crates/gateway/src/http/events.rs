@@ -51,6 +51,10 @@ impl Source {
             Source::Store(follow) => follow.next().await,
             Source::Reader { reader, next, after } => loop {
                 let said = reader.next().await;
+                if matches!(said, Said::End { .. }) && reader.has_parted() {
+                    hand_over(reader, &said);
+                    return None;
+                }
                 let number = *next;
                 *next += 1;
                 if number > *after {

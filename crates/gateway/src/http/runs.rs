@@ -102,11 +102,11 @@ pub(super) fn key(caller: &Caller, segment: Segment) -> Result<RunKey, ApiError>
 
 /// The run as this process knows it, else as the store has it.
 async fn view(calls: &Calls, key: &RunKey) -> Result<Response, ApiError> {
-    let run = calls.known_here(key);
-    if run.as_ref().is_some_and(|run| run.outcome.is_some()) && !calls.may_tell_outcome(key).await {
+    if calls.known_here(key).is_some() && !calls.may_tell_outcome(key).await {
         return Err(ApiError::store_down());
     }
-    if let Some(run) = run {
+    // Behind that wait: the store may have said that another gateway has it.
+    if let Some(run) = calls.known_here(key) {
         let Ok(mut object) = serde_json::to_value(&run) else { return Ok(ok(&run)) };
         super::effects::add(calls, key, &mut object).await;
         return Ok(ok(&object));

@@ -9,9 +9,16 @@ use std::time::Duration;
 
 use lifecycle::RunKey;
 use tokio::sync::watch;
+use tokio::time::Instant;
 
-/// Whether it is a background run's; and what closes when the store has it.
-type End = (bool, watch::Sender<()>);
+/// An outcome that is not in the store yet.
+struct End {
+    /// Its run goes on without readers.
+    is_background: bool,
+    since: Instant,
+    /// Closes when the store has it.
+    kept: watch::Sender<()>,
+}
 
 /// Ends by run.
 #[derive(Default)]
@@ -26,7 +33,8 @@ impl Ending {
 
     /// A run's outcome is set.
     pub(super) fn begin(&self, key: &RunKey, is_background: bool) {
-        self.lock().insert(key.clone(), (is_background, watch::Sender::default()));
+        let end = End { is_background, since: Instant::now(), kept: watch::Sender::default() };
+        self.lock().insert(key.clone(), end);
     }
 
     /// The store has it.
@@ -37,11 +45,16 @@ impl Ending {
     /// Whether a run's outcome may be told to somebody who looks: at once if the store has it, else when it does, within `patience`. Of a run that
     /// somebody waits for it is told then in any case, as to its readers; of one that goes on without them, never before.
     pub(crate) async fn may_be_told(&self, key: &RunKey, patience: Duration) -> bool {
-        let Some((is_background, mut kept)) = self.lock().get(key).map(|(is_background, kept)| (*is_background, kept.subscribe())) else {
+        let Some((is_background, mut kept)) = self.lock().get(key).map(|end| (end.is_background, end.kept.subscribe())) else {
             return true;
         };
         // Nothing is ever sent: it closes.
         let is_kept = tokio::time::timeout(patience, kept.changed()).await.is_ok();
         is_kept || !is_background
+    }
+
+    /// The same, for somebody who looks again and does not wait.
+    pub(crate) fn may_be_told_now(&self, key: &RunKey, patience: Duration) -> bool {
+        self.lock().get(key).is_none_or(|end| !end.is_background && end.since.elapsed() >= patience)
     }
 }

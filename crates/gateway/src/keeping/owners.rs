@@ -1,7 +1,7 @@
 //! Whose runs are whose: this life of the gateway says that it lives, sees which others no longer do, and takes their runs over.
 //!
 //! A background run goes on as a further attempt; any other ends, for nobody who read it is here. Which attempts its last owner began is not
-//! certain to be written, so the next one here is above all that it can have begun.
+//! certain to be written, so the take-over itself raises the number above all that it can have begun.
 //!
 //! Invariant: a run is taken over from a life that is over, by one gateway, once: by compare-and-set on its owner. Nobody's clock is compared.
 // contract: C-2 C-5 C-7
@@ -111,17 +111,19 @@ impl Calls {
 
     async fn look_after(self: &Arc<Self>, keeper: &Keeper, seen: &mut Seen) -> Result<(), StoreError> {
         self.go_on_with_taken(keeper, &mut seen.taken).await?;
+        // Before the look: if this process stands still between the two, what it sees then is older than it seems, and nobody is silent for that.
+        let now = self.now();
         let owners: HashMap<Incarnation, u64> = keeper.store.owners().await?.into_iter().collect();
         seen.beats.retain(|life, _| owners.contains_key(life));
         for (life, beat) in owners.into_iter().filter(|(life, _)| *life != self.incarnation) {
             let since = match seen.beats.get(&life) {
                 Some((before, since)) if *before == beat => *since,
-                _ => self.now(),
+                _ => now,
             };
             seen.beats.insert(life, (beat, since));
             // Nobody's: its owner left in good order. Exclusive: no other process can live.
             let is_over = life == Incarnation(0) || keeper.store.is_exclusive();
-            if is_over || self.now().since(since) >= keeper.config.lease {
+            if is_over || now.since(since) >= keeper.config.lease {
                 self.take_over(keeper, life, &mut seen.taken).await?;
             }
         }
@@ -137,7 +139,9 @@ impl Calls {
                     // It stays where it is until there is room here, or at another gateway.
                     return Ok(());
                 }
-                let take = Write::TakeOver { run: run.key.clone(), from, to: self.incarnation };
+                // contract: C-2. What it began is not certain to be written: its first attempt, and as many more as the policy allows.
+                let skip = self.config.redispatch_max.saturating_add(1);
+                let take = Write::TakeOver { run: run.key.clone(), from, to: self.incarnation, skip };
                 taken.push(run.key);
                 if let Some(Wrote::Stands(_) | Wrote::Absent) = keeper.store.commit(vec![take], Survives::Process).await?.pop() {
                     // Another was quicker, or it ended.
@@ -187,8 +191,7 @@ impl Calls {
                 events.push((event.number, said));
             }
         }
-        let attempt = run.attempt.saturating_add(self.config.redispatch_max).max(1);
-        tracing::info!(run = %run.key.run, attempt, events = events.len(), "taken over");
+        tracing::info!(run = %run.key.run, attempt = run.attempt, events = events.len(), "taken over");
         let age = Duration::from_millis(u64::try_from(now_ms() - run.created_ms).unwrap_or(0));
         let own = DeadlineLeft { left: keeper.config.background_deadline, cause: Cause::GatewayDeadline };
         let now = self.now();
@@ -198,8 +201,7 @@ impl Calls {
             model: run.model.as_str().into(),
             created: u64::try_from(run.created_ms / 1000).unwrap_or(0),
             key: run.key,
-            attempt,
-            begun: run.attempt,
+            attempt: run.attempt,
             work,
             deadlines,
             log: Log::after(&events).ending(ending),

@@ -29,10 +29,12 @@ impl Calls {
             return match (&mut entry.log.end, entry.log.parked) {
                 (Some(end), _) => end.said = Some(said),
                 (None, false) => entry.seats.send(&said, self.now()),
+                // What became of it at the gateway that has it now.
+                (None, true) if !self.is_draining() => entry.seats.send(&said, self.now()),
                 // This reading ends, and the run does not.
                 (None, true) => {
                     let outcome = Outcome::because(Cause::Shutdown, GOES_ON);
-                    entry.seats.send(&Said::End { outcome, usage: entry.dispatch.usage() }, self.now());
+                    entry.seats.part(&Said::End { outcome, usage: entry.dispatch.usage() }, self.now());
                 }
             };
         }
@@ -100,14 +102,17 @@ impl Calls {
     /// The store has a run's outcome: this gateway's, or, if another one had taken the run over, that one's.
     pub(super) fn outcome_kept(&self, key: &RunKey, wrote: Wrote) {
         self.outside.put();
+        // Also of one that has left the table: what this process has recorded of it is not what is true.
+        if let (Wrote::Stands(run), Some(keeper)) = (&wrote, &self.keeper)
+            && (run.owner != self.incarnation || run.outcome.is_none())
+        {
+            keeper.given_up(key);
+        }
         self.with(key, |entry| {
             // Readers who were told already, or wait for nothing, are told nothing.
             let Some(said) = entry.log.end.take().and_then(|end| end.said) else { return };
             let said = match (wrote, said) {
                 (Wrote::Stands(run), Said::End { outcome, usage }) => {
-                    if let Some(keeper) = self.keeper.as_ref().filter(|_| run.owner != self.incarnation) {
-                        keeper.given_up(key);
-                    }
                     let stands = run.outcome.unwrap_or_else(|| outcome.clone());
                     if stands.cause != outcome.cause {
                         tracing::error!(run = %key.run, stands = %stands.cause, late = %outcome.cause, "another gateway had ended it");
@@ -137,10 +142,8 @@ impl Calls {
     pub(crate) fn keep_begin(&self, entry: &mut Entry) {
         let Some(keeper) = self.keeper.as_ref().filter(|_| !entry.log.parked) else { return };
         let attempt = entry.dispatch.call().attempt();
-        // More than one may lie between what is written and this one: a run that was taken over.
-        for from in std::mem::replace(&mut entry.log.begun, attempt)..attempt {
-            keeper.write(Write::Begin { run: entry.key.clone(), from, owner: self.incarnation }, Survives::Process);
-        }
+        let from = std::mem::replace(&mut entry.log.begun, attempt);
+        keeper.write(Write::Begin { run: entry.key.clone(), from, owner: self.incarnation }, Survives::Process);
     }
 
     /// Background runs that still run at a shutdown's end are written down no further: here they are cancelled, and whoever takes them over

@@ -1,13 +1,15 @@
-//! What the simulated store keeps of what is done outside: effects and the outbox.
+//! What the simulated store keeps of what is done outside and elsewhere: effects, the outbox, and readers at other gateways.
 //!
 //! Invariant: an effect's key stands for one effect of its run for ever; a webhook that is over is not due again.
+
+use std::collections::BTreeSet;
 
 use lifecycle::effect::{may_begin, not_begun};
 use lifecycle::{EffectState, Incarnation, Outcome, OutcomeKind, RunKey};
 
 use super::{Kept, Outbox, State};
 use crate::sql::db::storable;
-use crate::{Effect, Hook, Wrote};
+use crate::{Effect, Hook, StoredRun, Wrote};
 
 impl Kept {
     /// Whether an effect of this run may begin.
@@ -119,5 +121,14 @@ impl State {
             (effect.description, effect.detail) = (String::new(), None);
         }
         Wrote::Done
+    }
+
+    /// The readers elsewhere of these open runs of an owner.
+    pub(super) fn attended(&self, owner: Incarnation, open: &[StoredRun]) -> Vec<(RunKey, Incarnation, u64)> {
+        let beat = |of: Incarnation| self.lives.iter().find(|(life, _)| *life == of).map_or(0, |(_, beat)| *beat);
+        let reads = |run: &StoredRun, by: Incarnation| self.readers.contains(&(by, run.key.clone()));
+        let lives: BTreeSet<Incarnation> = self.readers.iter().map(|(by, _)| *by).filter(|by| *by != owner).collect();
+        let of = |run| lives.iter().filter(move |by| reads(run, **by)).map(move |by| (run.key.clone(), *by, beat(*by)));
+        open.iter().flat_map(of).collect()
     }
 }

@@ -132,7 +132,7 @@ impl Tx<'_> {
             Write::Attend { run, by } => self.attend(run, by).await,
             Write::Depart { run, by } => self.depart(run, by).await,
             Write::Keep { run, owner, keeps } => self.keep(run, owner, keeps).await,
-            Write::TakeOver { run, from, to } => self.take_over(run, from, to).await,
+            Write::TakeOver { run, from, to, skip } => self.take_over(run, from, to, skip).await,
             Write::Beat { owner, name } => self.beat(owner, &name).await,
             Write::Leave { owner } => self.leave(owner).await,
             Write::Erase { run } => self.erase(run).await,

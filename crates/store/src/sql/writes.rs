@@ -37,8 +37,11 @@ const ATTEND: &str = "INSERT INTO kvit_reader (run, life) SELECT id, $3 FROM kvi
     ON CONFLICT (run, life) DO UPDATE SET life = excluded.life";
 const DEPART: &str = "DELETE FROM kvit_reader WHERE life = $3 AND run = (SELECT id FROM kvit_run WHERE tenant = $1 AND run = $2)";
 const WANT: &str = "UPDATE kvit_run SET wanted = COALESCE(wanted, $3) WHERE tenant = $1 AND run = $2 AND cause IS NULL";
-const TAKE_OVER: &str =
-    concat!("UPDATE kvit_run SET owner = $4 WHERE tenant = $1 AND run = $2 AND owner = $3 AND cause IS NULL RETURNING ", run_columns!());
+const TAKE_OVER: &str = concat!(
+    "UPDATE kvit_run SET owner = $4, attempt = CASE WHEN attempt > 4294967295 - $5 THEN 4294967295 ELSE attempt + $5 END \
+        WHERE tenant = $1 AND run = $2 AND owner = $3 AND cause IS NULL RETURNING ",
+    run_columns!()
+);
 const ERASE: &str = "UPDATE kvit_run SET request = NULL, record = NULL, erased = 1 \
     WHERE tenant = $1 AND run = $2 AND cause IS NOT NULL RETURNING id";
 const ERASE_EVENTS: &str = "DELETE FROM kvit_event WHERE run = $1";
@@ -254,9 +257,9 @@ impl Tx<'_> {
         }
     }
 
-    pub async fn take_over(&mut self, run: RunKey, from: Incarnation, to: Incarnation) -> Result<Wrote, Trouble> {
+    pub async fn take_over(&mut self, run: RunKey, from: Incarnation, to: Incarnation, skip: u32) -> Result<Wrote, Trouble> {
         let mut args = named(&run);
-        args.extend([life_text(from).as_str().into(), life_text(to).as_str().into()]);
+        args.extend([life_text(from).as_str().into(), life_text(to).as_str().into(), skip.into()]);
         let Some(row) = self.held.one(TAKE_OVER, args).await? else { return self.stands(&run).await };
         self.wakes.push(Wake::Moved(run));
         Ok(Wrote::Taken(Box::new(rows::run(&row, self.seal)?.run)))

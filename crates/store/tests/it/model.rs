@@ -125,7 +125,12 @@ impl Op {
             47..50 => Write::Attend { run, by: self.owner() },
             50..52 => Write::Depart { run, by: self.owner() },
             44..47 => Write::Keep { run, owner, keeps: self.number > 3 },
-            26..28 => Write::TakeOver { run, from: owner, to: OWNERS[self.number % 3] },
+            26..28 => Write::TakeOver {
+                run,
+                from: owner,
+                to: OWNERS[self.number % 3],
+                skip: if self.odd == 5 { u32::MAX } else { self.number as u32 % 3 },
+            },
             28 => Write::Beat { owner: self.owner(), name: "name".to_owned() },
             29 => Write::Leave { owner: self.owner() },
             30 => Write::Erase { run },

@@ -135,7 +135,7 @@ async fn two_gateways_that_take_over_the_same_run_do_not_both_have_it() {
     for number in 0..20 {
         let name = format!("r{number}");
         one(&here, accept(new(&name))).await;
-        let take = |to| Write::TakeOver { run: key(&name), from: A, to };
+        let take = |to| Write::TakeOver { run: key(&name), from: A, to, skip: 0 };
         let (one, other) = tokio::join!(
             here.commit(vec![take(B)], Survives::Process),
             there.commit(vec![take(lifecycle::Incarnation(3))], Survives::Process)

@@ -205,7 +205,7 @@ async fn one_outcome_for_ever(store: Arc<dyn RunStore>) {
         append("r", 1, events(3..=3)),
         Write::Begin { run: key("r"), from: 1, owner: A },
         Write::Want { run: key("r"), cause: Cause::CancelRequested },
-        Write::TakeOver { run: key("r"), from: A, to: B },
+        Write::TakeOver { run: key("r"), from: A, to: B, skip: 0 },
     ];
     for wrote in commit(&store, late.to_vec()).await {
         assert_eq!(wrote, Wrote::Stands(Box::new(ended.clone())));
@@ -247,7 +247,7 @@ async fn an_end_is_asked_for_elsewhere_and_a_dead_lifes_run_is_taken_over(store:
     assert_eq!(names(store.owned(A, 9).await.unwrap()), ["r1", "r2"]);
     assert_eq!(names(store.owned(A, 1).await.unwrap()), ["r1"]);
 
-    let take = |from, to| Write::TakeOver { run: key("r1"), from, to };
+    let take = |from, to| Write::TakeOver { run: key("r1"), from, to, skip: 2 };
     let wrote = commit(&store, vec![take(B, A), take(A, B), take(A, B)]).await;
     assert!(matches!(&wrote[0], Wrote::Stands(run) if run.owner == A));
     assert!(matches!(&wrote[1], Wrote::Taken(run) if run.owner == B));
@@ -551,7 +551,7 @@ async fn wakes_tell_of_what_was_committed(store: Arc<dyn RunStore>) {
     )
     .await;
     commit(&store, vec![append("r", 0, events(1..=1)), append("r", 0, events(5..=5))]).await;
-    one(&store, Write::TakeOver { run: key("r"), from: A, to: A }).await;
+    one(&store, Write::TakeOver { run: key("r"), from: A, to: A, skip: 0 }).await;
     one(&store, end("r", 0, Cause::Stop, Some(2))).await;
     one(&store, end("r", 0, Cause::Stop, Some(2))).await;
     let mut heard = Vec::new();

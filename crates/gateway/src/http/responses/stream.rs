@@ -40,7 +40,9 @@ pub(super) trait Source: Send + Unpin + 'static {
 
 impl Source for Reader {
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Option<Said>> {
-        Reader::poll(self, cx).map(Some)
+        let said = ready!(Reader::poll(self, cx));
+        let is_of_run = !(matches!(said, Said::End { .. }) && self.has_parted());
+        Poll::Ready(Some(said).filter(|_| is_of_run))
     }
 
     fn is_gone(&self) -> bool {

@@ -248,6 +248,106 @@ async fn a_list_has_the_runs_of_every_life_and_no_outcome_before_the_store_has_i
     assert_eq!(get(stand.addr, "/v1/runs").await.status, 503);
 }
 
+// contract: C-5 C-7
+#[tokio::test(flavor = "multi_thread")]
+async fn what_was_recorded_here_of_a_run_that_another_took_over_is_shown_to_nobody() {
+    let (memory, weather) = (Memory::new(StoreConfig::at("memory"), false), Arc::new(Weather::default()));
+    // The other one is not over here.
+    let keep = KeepConfig { lease: ms(60_000), ..quick().keep };
+    let mut stand = kept_stand(GatewayConfig { keep, ..quick() }, Some(Flaky::new(memory.clone(), weather.clone()))).await;
+    assert_eq!(read_reply(&mut send(stand.addr, &background("r1", false)).await).await.status, 200);
+    let attempt = stand.worker.accept().await.attempt;
+    weather.read_only.store(true, Ordering::SeqCst);
+    finish(&mut stand, &attempt).await;
+    stand.settled("r1").await;
+    let owner = all(&memory).await[0].owner;
+    let take = Write::TakeOver { run: key("r1"), from: owner, to: Incarnation(99), skip: 2 };
+    memory.commit(vec![take], store::Survives::Process).await.expect("it is there");
+    weather.read_only.store(false, Ordering::SeqCst);
+    let shown = async {
+        loop {
+            let view = get(stand.addr, "/v1/runs/r1").await;
+            if view.status == 200 {
+                return view.json();
+            }
+        }
+    };
+    let shown = soon("it is shown", shown).await;
+    assert_eq!((&shown["outcome"], &shown["owner"]), (&serde_json::Value::Null, &Incarnation(99).to_string().into()), "{shown}");
+    assert_eq!(get(stand.addr, "/v1/runs").await.json()["data"][0]["outcome"], serde_json::Value::Null);
+}
+
+// contract: C-2
+#[tokio::test(flavor = "multi_thread")]
+async fn an_attempt_that_was_begun_and_never_written_has_no_twin_in_the_next_life() {
+    let (memory, weather, store) = flaky();
+    let life = Life::begin(Incarnation(1), quick(), store);
+    let mut worker = Worker { life: 1 << 32, ..Worker::default() };
+    worker.come(&life).await;
+    let known = async { while !get(life.addr, "/v1/models").await.body.contains("tiny") {} };
+    soon("the worker is known", known).await;
+    let mut socket = send(life.addr, &background("r1", false)).await;
+    assert_eq!(soon("an answer", read_reply(&mut socket)).await.status, 200);
+    let mut begun = Vec::new();
+    // Two lives, each of which is lost before it can write what it begins.
+    let mut life = life;
+    for number in 2..5 {
+        let attempts = async {
+            loop {
+                worker.hear(&mut life).await;
+                if let Some(attempt) = worker.attempts.last() {
+                    return attempt.id.attempt;
+                }
+                tokio::time::sleep(ms(1)).await;
+            }
+        };
+        begun.push(soon("an attempt", attempts).await);
+        weather.read_only.store(true, Ordering::SeqCst);
+        worker.be_lost(&life).await;
+        worker.come(&life).await;
+        let again = async {
+            loop {
+                worker.hear(&mut life).await;
+                if let Some(attempt) = worker.attempts.last() {
+                    return attempt.id.attempt;
+                }
+                tokio::time::sleep(ms(1)).await;
+            }
+        };
+        begun.push(soon("a further attempt, which cannot be written", again).await);
+        life.kill().await;
+        weather.read_only.store(false, Ordering::SeqCst);
+        life = Life::begin(Incarnation(number), quick(), Flaky::new(memory.clone(), weather.clone()));
+        (worker.attempts, worker.here) = (Vec::new(), false);
+        worker.come(&life).await;
+    }
+    life.kill().await;
+    let mut sorted = begun.clone();
+    sorted.dedup();
+    assert!(sorted.len() == 6 && sorted.is_sorted(), "{begun:?}");
+}
+
+// contract: C-25 C-26
+#[tokio::test(flavor = "multi_thread")]
+async fn a_stream_of_a_response_that_goes_on_elsewhere_breaks_off_without_a_last_event() {
+    let (memory, _weather, store) = flaky();
+    let mut stand = kept_stand(quick(), Some(store)).await;
+    let body = json!({"input": "hi", "stream": true}).to_string();
+    let request = request_text("POST", "/v1/responses", "X-Request-Id: r1\r\nX-On-Disconnect: continue\r\n", &body);
+    let mut socket = send(stand.addr, &request).await;
+    let attempt = stand.worker.accept().await.attempt;
+    read_until(&mut socket, "response.in_progress").await;
+    stand.stop.take().map(|stop| stop.send(()));
+    assert!(matches!(stand.worker.next().await, lifecycle::message::Down::Cancel { .. }));
+    stand.worker.end(&attempt, Outcome::of(Cause::Shutdown), 0).await;
+    let mut rest = String::new();
+    use tokio::io::AsyncReadExt;
+    soon("the stream closes", socket.read_to_string(&mut rest)).await.expect("text");
+    assert!(!rest.contains("event: response."), "{rest}");
+    soon("the end", &mut stand.served).await.expect("no panic").expect("a stop in good order");
+    assert_eq!(memory.run(&key("r1")).await.expect("it is there").expect("a run").outcome, None);
+}
+
 // contract: C-25 C-28
 #[tokio::test(flavor = "multi_thread")]
 async fn a_stop_leaves_what_was_answered_to_the_next_life_and_ends_what_it_refuses() {

@@ -3,8 +3,11 @@
 
 use std::time::{Duration, Instant};
 
+use protocol::runs_v1::{CancelRequest, GetRequest};
+
 use super::*;
 use crate::faults::finish;
+use crate::grpc_client::Grpc;
 use crate::server::{chat_body, rest};
 
 /// A stream at A, cancelled at B: both say the same, the reader is told, and every block is back.
@@ -49,6 +52,23 @@ fn a_background_run_is_cancelled_at_another_gateway() {
     whole_text(&told);
     assert_eq!(told.last().map(|(_, _, end)| &end["outcome"]["cause"]), Some(&json!("cancel_requested")));
     assert_eq!(Follower::of(&a, "r", 0).all(), told);
+}
+
+#[test]
+fn grpc_cancels_and_shows_what_another_gateway_has() {
+    let Some(stand) = Stand::lasting(1) else { return };
+    let (a, b) = (stand.gateway("a"), stand.gateway("b"));
+    let mut caller = Caller::chat(&a, "r", &chat_body("Hello", 12_000, true));
+    assert!(!caller.read_tokens(2).is_empty());
+    let grpc = Grpc::to(&b);
+    let get = |run: &str| grpc.wait(grpc.client.clone().get(GetRequest { run: run.into() }));
+    let shown = get("r").expect("it is there").into_inner();
+    assert_eq!((shown.id.as_str(), shown.outcome, shown.attempt), ("r", None, 1));
+    assert_eq!(get("nobody").map_err(|status| status.code()).err(), Some(tonic::Code::NotFound));
+    let cancel = CancelRequest { run: "r".into(), wait_ms: Some(60_000) };
+    let cancelled = grpc.wait(grpc.client.clone().cancel(cancel)).expect("it is there").into_inner();
+    assert_eq!(cancelled.outcome.map(|outcome| outcome.cause()), Some(protocol::runs_v1::Cause::CancelRequested));
+    assert_eq!(finish(&mut caller).1.as_deref(), Some("cancel_requested"));
 }
 
 /// How long it takes from the call at B until the stream at A has ended, and until B answers; printed, not judged.

@@ -71,7 +71,9 @@ fn of_two_that_would_take_a_run_over_one_does() {
             assert_eq!(outcome(server, id), is("completed", "length"));
         }
     }
-    // Each went on at one of them, which has its record.
-    let had = |server: &Server| server.json("GET", "/v1/runs").1["data"].as_array().map_or(0, Vec::len);
-    assert!(had(&b) + had(&c) <= RUNS, "{} and {}", had(&b), had(&c));
+    // Each went on at one of them, and both list them all.
+    let had = [&b, &c].map(|server| crate::faults::metric(server, "kvit_run_outcomes_total{"));
+    assert!(had[0] + had[1] <= RUNS as u64, "{had:?}");
+    let listed = [&b, &c].map(|server| server.json("GET", "/v1/runs").1["data"].as_array().map_or(0, Vec::len));
+    assert_eq!(listed, [RUNS, RUNS]);
 }

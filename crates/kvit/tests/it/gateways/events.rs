@@ -88,7 +88,29 @@ fn an_idempotency_key_leads_to_its_run_at_any_gateway() {
     // One run was computed.
     assert_eq!(b.json("GET", "/v1/runs/again").0, 404);
     let runs = [&a, &b].map(|server| server.json("GET", "/v1/runs").1["data"].as_array().map_or(0, Vec::len));
-    assert_eq!(runs, [1, 0]);
+    assert_eq!(runs, [1, 1]);
+    assert_eq!([&a, &b].map(|server| crate::faults::metric(server, "kvit_run_outcomes_total{")), [1, 0]);
+}
+
+// contract: C-25
+#[test]
+fn a_caller_that_comes_back_at_another_gateway_ends_the_grace_and_finds_the_same_run() {
+    let Some(stand) = Stand::lasting(1) else { return };
+    let (a, b) = (stand.gateway("a"), stand.gateway("b"));
+    let graces = |begun, resumed| a.wait_run("r", "be left", |run| run["graces"] == json!({"begun": begun, "resumed": resumed}));
+    let policy = "X-On-Disconnect: grace(60000)\r\n";
+    let mut caller = Caller::post_with(&a, "/v1/chat/completions", "r", policy, &chat_body("Hello", 12_000, true));
+    assert!(!caller.read_tokens(2).is_empty());
+    drop(caller);
+    graces(1, 0);
+    let mut back = Follower::of(&b, "r", 2);
+    graces(1, 1);
+    let told = back.some(3);
+    assert_eq!(told.iter().map(|(number, ..)| *number).collect::<Vec<_>>(), [3, 4, 5]);
+    drop(back);
+    let left = graces(2, 1);
+    assert_eq!((&left["attempt"], &left["outcome"]), (&json!(1), &Value::Null), "{left:#}");
+    assert_eq!(cancel(&b, "r", 60_000).1["outcome"]["cause"], "cancel_requested");
 }
 
 #[test]

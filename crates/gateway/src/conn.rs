@@ -231,10 +231,12 @@ pub(crate) async fn watch(socket: &TcpStream, state: &ConnState, allow_half_clos
     }
 }
 
-/// A pending socket error in the contract's words. That there was one and another reader has taken it means a reset as well.
+/// A pending socket error in the contract's words. That there was one and another reader has taken it means a reset as well. A broken pipe is
+/// the kernel's word for a peer that had closed in good order, and then resets what comes behind its end.
 fn classify(error: Option<io::Error>) -> Cause {
-    use io::ErrorKind::{HostUnreachable, NetworkUnreachable, TimedOut};
+    use io::ErrorKind::{BrokenPipe, HostUnreachable, NetworkUnreachable, TimedOut};
     match error.map(|e| e.kind()) {
+        Some(BrokenPipe) => Cause::ClientClosed,
         Some(TimedOut | HostUnreachable | NetworkUnreachable) => Cause::ClientLost,
         _ => Cause::ClientReset,
     }
@@ -261,11 +263,7 @@ impl Observed {
     }
 
     fn failed(&self, error: &io::Error) {
-        match error.kind() {
-            // The other side had closed in good order before this was written.
-            io::ErrorKind::BrokenPipe => self.state.observe(Cause::ClientClosed),
-            kind => self.state.observe(classify(Some(kind.into()))),
-        }
+        self.state.observe(classify(Some(error.kind().into())));
     }
 }
 

@@ -24,6 +24,7 @@ use crate::keeping::{Keeper, Log};
 use crate::outside::Outside;
 use crate::records::Kept;
 use crate::seats::{SeatId, Seats};
+use crate::shares::Shares;
 use crate::{LinkClosed, SendDown};
 
 /// A run in the table.
@@ -32,6 +33,8 @@ pub(crate) struct Entry {
     pub(crate) dispatch: Dispatch,
     /// The model that was asked for.
     pub(crate) model: Arc<str>,
+    /// Its request goes on as it came.
+    pub(crate) forwarded: bool,
     /// What was recorded of it for a worker elsewhere.
     pub(crate) kept: Kept,
     /// Its place among those that wait for a worker.
@@ -59,6 +62,8 @@ pub(crate) struct Table {
     /// Questions that a worker was sent and has not answered.
     pub(crate) asks: HashMap<u64, (WorkerIndex, oneshot::Sender<Box<Snapshot>>)>,
     pub(crate) workers: Workers,
+    /// Whose turn it is, where runs wait for a place.
+    pub(crate) shares: Shares,
     pub(crate) last_number: u64,
     pub(crate) last_ask: u64,
     pub(crate) last_order: u64,
@@ -75,8 +80,8 @@ impl Table {
     }
 
     /// Where a run for this model goes now, if there is a worker for it.
-    pub(crate) fn choose(&mut self, model: &str, loads: &HashMap<WorkerIndex, Load>) -> Option<Place> {
-        let worker = self.workers.choose(model, |worker| loads.get(&worker).copied().unwrap_or_default())?;
+    pub(crate) fn choose(&mut self, model: &str, forwarded: bool, loads: &HashMap<WorkerIndex, Load>) -> Option<Place> {
+        let worker = self.workers.choose(model, forwarded, |worker| loads.get(&worker).copied().unwrap_or_default())?;
         let known = self.workers.get(worker)?;
         let (incarnation, model) = (known.life?, known.model.clone()?);
         self.last_number += 1;
@@ -162,6 +167,11 @@ impl Calls {
     /// The models that are known.
     pub(crate) fn models(&self) -> Vec<ModelInfo> {
         self.lock().workers.models().into_iter().cloned().collect()
+    }
+
+    /// Whether requests for this model go on as they come.
+    pub(crate) fn forwards(&self, model: &str) -> bool {
+        self.lock().workers.forwards(model)
     }
 
     /// From now on no run is taken on.

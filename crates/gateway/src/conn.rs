@@ -208,7 +208,7 @@ pub(crate) async fn watch(socket: &TcpStream, state: &ConnState, allow_half_clos
         };
         let Ok(ready) = ready else { return };
         if ready.is_error() {
-            return state.observe(classify(SockRef::from(socket).take_error().ok().flatten()));
+            return state.observe(classify(SockRef::from(socket).take_error().ok().flatten(), allow_half_close));
         }
         if ready.is_read_closed() {
             if !allow_half_close {
@@ -225,18 +225,19 @@ pub(crate) async fn watch(socket: &TcpStream, state: &ConnState, allow_half_clos
                 Ok(Came::More) => tokio::task::yield_now().await,
                 Ok(Came::End) if !allow_half_close => return state.observe(Cause::ClientClosed),
                 Ok(_) => break,
-                Err(e) => return state.observe(classify(Some(e))),
+                Err(e) => return state.observe(classify(Some(e), allow_half_close)),
             }
         }
     }
 }
 
 /// A pending socket error in the contract's words. That there was one and another reader has taken it means a reset as well. A broken pipe is
-/// the kernel's word for a peer that had closed in good order, and then resets what comes behind its end.
-fn classify(error: Option<io::Error>) -> Cause {
+/// the kernel's word for a peer that had closed in good order, and then resets what comes behind its end: where such a close is no leaving, the
+/// reset is.
+fn classify(error: Option<io::Error>, allow_half_close: bool) -> Cause {
     use io::ErrorKind::{BrokenPipe, HostUnreachable, NetworkUnreachable, TimedOut};
     match error.map(|e| e.kind()) {
-        Some(BrokenPipe) => Cause::ClientClosed,
+        Some(BrokenPipe) if !allow_half_close => Cause::ClientClosed,
         Some(TimedOut | HostUnreachable | NetworkUnreachable) => Cause::ClientLost,
         _ => Cause::ClientReset,
     }
@@ -263,7 +264,7 @@ impl Observed {
     }
 
     fn failed(&self, error: &io::Error) {
-        self.state.observe(classify(Some(error.kind().into())));
+        self.state.observe(classify(Some(error.kind().into()), self.allow_half_close));
     }
 }
 

@@ -174,6 +174,7 @@ impl Calls {
         let mut table = self.lock();
         let Again { key, model, created, attempt, work, deadlines, log } = again;
         let (n, was_accepted) = (work.params.n, log.was_accepted());
+        let forwarded = matches!(work.prompt, Prompt::Forward(_));
         self.journal.record(
             Some(&key),
             0,
@@ -188,6 +189,7 @@ impl Calls {
         log.begun = attempt;
         let order = table.last_order;
         let mut entry = self.entry_of(key, dispatch, model, (log, order, created));
+        entry.forwarded = forwarded;
         self.act(&mut entry, |dispatch, _| dispatch.former());
         self.begin(table, entry);
     }
@@ -207,8 +209,11 @@ impl Calls {
             self.want(&mut entry, Cause::QueueFull);
         } else {
             let loads = table.loads();
-            match table.choose(&entry.model, &loads) {
-                Some(place) => self.act(&mut entry, |dispatch, now| dispatch.place(place, now)),
+            match table.choose(&entry.model, entry.forwarded, &loads) {
+                Some(place) => {
+                    table.shares.placed(&entry.key.tenant);
+                    self.act(&mut entry, |dispatch, now| dispatch.place(place, now));
+                }
                 None => tracing::info!(run = %entry.key.run, "waits: no worker is here for it"),
             }
         }
@@ -250,11 +255,13 @@ impl Calls {
         let client = order.timeout.map(|left| Deadline::from_left(order.arrived, left, Cause::ClientDeadline));
         let own = Deadline::from_left(order.arrived, own, Cause::GatewayDeadline);
         let work = Work { prompt: order.prompt, params: order.params };
+        let forwarded = matches!(work.prompt, Prompt::Forward(_));
         let dispatch = Dispatch::new(key.clone(), work, client.into_iter().chain([own]).collect(), config, self.now());
         let dispatch = dispatch.on_disconnect(order.on_disconnect);
         let created = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_secs());
         let mut entry = self.entry_of(key.clone(), dispatch, order.model, (log, place, created));
         entry.joining = order.joining;
+        entry.forwarded = forwarded;
         entry
     }
 
@@ -263,6 +270,7 @@ impl Calls {
             key,
             dispatch,
             model,
+            forwarded: false,
             kept: Kept::default(),
             order,
             log,

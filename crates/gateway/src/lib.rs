@@ -26,6 +26,7 @@ mod pulse;
 mod records;
 mod seats;
 mod serve;
+mod shares;
 mod socket;
 mod vitals;
 mod wire;

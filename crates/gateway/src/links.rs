@@ -110,18 +110,21 @@ impl Calls {
         self.wake.notify_one();
     }
 
-    /// Gives runs that wait to the workers that are here, in the order of their coming.
+    /// Gives runs that wait to the workers that are here: in turns of their tenants.
     fn place_waiting(&self, table: &mut Table) {
         if !table.workers.is_any_here() {
             return;
         }
         let waits = |(key, entry): (&RunKey, &Entry)| entry.dispatch.is_waiting().then(|| (entry.order, key.clone()));
-        let mut waiting: Vec<_> = table.entries.iter().filter_map(waits).collect();
-        waiting.sort();
+        let waiting: Vec<_> = table.entries.iter().filter_map(waits).collect();
+        if waiting.is_empty() {
+            return;
+        }
         let mut loads = table.loads();
-        for (_, key) in waiting {
-            let Some(model) = table.entries.get(&key).map(|entry| entry.model.clone()) else { continue };
-            let Some(place) = table.choose(&model, &loads) else { continue };
+        for key in table.shares.order(waiting) {
+            let Some((model, forwarded)) = table.entries.get(&key).map(|entry| (entry.model.clone(), entry.forwarded)) else { continue };
+            let Some(place) = table.choose(&model, forwarded, &loads) else { continue };
+            table.shares.placed(&key.tenant);
             let Some(entry) = table.entries.get_mut(&key) else { continue };
             self.act(entry, |dispatch, now| dispatch.place(place, now));
             if let Some((worker, load)) = entry.dispatch.load() {
@@ -159,21 +162,32 @@ impl Calls {
             }
             // One journal has them already.
             Some(Up::Records { .. }) => {}
-            Some(Up::Accepted { .. } | Up::Step { .. } | Up::CancelAcknowledged { .. } | Up::Ended { .. } | Up::Released { .. }) | None => {
-            }
+            Some(
+                Up::Accepted { .. }
+                | Up::Step { .. }
+                | Up::CancelAcknowledged { .. }
+                | Up::Ended { .. }
+                | Up::Released { .. }
+                | Up::LetGo { .. },
+            )
+            | None => {}
         }
     }
 
     /// A word about an attempt.
     fn word(&self, from: (WorkerIndex, Incarnation), attempt: &AttemptId, word: Word) {
+        let is_short =
+            || self.lock().workers.get(from.0).is_some_and(|known| known.model.as_ref().is_some_and(|model| model.slots.is_some()));
+        let leaves = matches!(word, Word::Released | Word::LetGo(_)) && is_short();
         let found = self.with(&attempt.key, |entry| {
             let is_current = entry.dispatch.call().attempt() == attempt.attempt;
             self.act(entry, |dispatch, now| dispatch.take_in(from, attempt.attempt, word, now));
-            (is_current, entry.dispatch.is_waiting(), std::mem::take(&mut entry.stalled))
+            let has_room = entry.dispatch.is_waiting() || (leaves && entry.dispatch.load().is_none());
+            (is_current, has_room, std::mem::take(&mut entry.stalled))
         });
-        let (is_current, waits, stalled) = found.unwrap_or_default();
-        if waits {
-            // Its worker gave it back.
+        let (is_current, has_room, stalled) = found.unwrap_or_default();
+        if has_room {
+            // Its worker gave it back, or has room for another.
             let mut table = self.lock();
             self.place_waiting(&mut table);
         }

@@ -60,7 +60,7 @@ impl Calls {
                 }
             }),
             Up::Step { step, deltas } => {
-                for delta in deltas.iter().filter(|delta| !delta.tokens.is_empty()) {
+                for delta in deltas.iter().filter(|delta| delta.count() > 0) {
                     self.of_worker(from, &delta.attempt, |entry| self.keep_tokens(entry, *step, delta));
                 }
             }
@@ -74,7 +74,7 @@ impl Calls {
                     self.journal.record(Some(&entry.key), attempt.attempt, Event::Released { receipt: *receipt });
                 }
             }),
-            Up::CancelAcknowledged { .. } | Up::Records { .. } | Up::DeviceLost { .. } => {}
+            Up::CancelAcknowledged { .. } | Up::Records { .. } | Up::DeviceLost { .. } | Up::LetGo { .. } => {}
             Up::Ask { .. } | Up::Draining | Up::Snapshot { .. } => {}
         }
     }
@@ -84,7 +84,7 @@ impl Calls {
             return;
         }
         let (key, number) = (Some(&entry.key), delta.attempt.attempt);
-        let generated = u32::try_from(delta.tokens.len()).unwrap_or(u32::MAX);
+        let generated = delta.count();
         self.journal.record(key, number, Event::Computed { step, prompt_tokens: 0, generated, discarded: 0, late: 0 });
         if !std::mem::replace(&mut entry.kept.token, true) {
             self.journal.record(key, number, Event::FirstToken);

@@ -232,6 +232,11 @@ impl<R: Rules> Dispatch<R> {
                 self.apply(CallEvent::WorkerReleased { attempt }, now, &mut effects);
                 self.wait_if_it_does(now, &mut effects);
             }
+            // contract: C-29. Without an end before it, it is the end of a worker that is lost.
+            Word::LetGo(guarantee) => {
+                self.note(Event::LetGo { guarantee }, &mut effects);
+                self.apply(CallEvent::WorkerLost { attempt, again: false }, now, &mut effects);
+            }
         }
         effects
     }

@@ -8,7 +8,7 @@ use std::time::Duration;
 use crate::message::Receipt;
 use crate::policy::OnDisconnect;
 use crate::session::PeerState;
-use crate::{AttemptId, Cause, Delivery, Incarnation, Outcome, Phase, RunKey, StepId, Time};
+use crate::{AttemptId, Cause, Delivery, Guarantee, Incarnation, Outcome, Phase, RunKey, StepId, Time};
 
 /// One line of the journal.
 #[derive(Clone, PartialEq, Debug)]
@@ -207,6 +207,11 @@ pub enum Event {
         /// The worker's life that is over.
         worker: Incarnation,
     },
+    /// The attempt's engine does not acknowledge a release: how well its end is proven otherwise (C-29).
+    LetGo {
+        /// `observed` or less.
+        guarantee: Guarantee,
+    },
     // --- the worker as a whole ---
     /// A step's fence completed.
     StepDone {
@@ -269,6 +274,7 @@ impl Event {
             Event::CancelAcknowledged | Event::Delivered { .. } | Event::DeliveryEnded { .. } | Event::OutcomeSet { .. } => false,
             Event::Dismissed { .. } => false,
             Event::Superseded { .. } | Event::Settled { .. } | Event::WorkerClock { .. } | Event::HandedBack | Event::Void { .. } => false,
+            Event::LetGo { .. } => false,
             Event::Tombstoned { .. } | Event::StepDone { .. } | Event::DeviceFailed { .. } | Event::StaleMessage => false,
             Event::SessionOpened { .. } | Event::SessionClosed { .. } | Event::Gateway { .. } | Event::Defect { .. } => false,
         }

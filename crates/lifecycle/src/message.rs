@@ -3,12 +3,16 @@
 //! Order inside one session is the order of sending. `Released` is pushed, never polled. Deadlines travel as time left; the one thing that
 //! crosses with times of its sender's clock is a record of what happened (`Up::Records`).
 
+mod passed;
+
 use std::sync::Arc;
 use std::time::Duration;
 
+pub use passed::{Forward, Passed, Piece};
+
 use crate::event::Record;
 use crate::params::Params;
-use crate::{AttemptId, Cause, Incarnation, Outcome, StepId};
+use crate::{AttemptId, Cause, Guarantee, Incarnation, Outcome, StepId};
 
 /// One turn of a conversation.
 #[derive(Clone, PartialEq, Eq)]
@@ -28,6 +32,8 @@ pub enum Prompt {
     Text(String),
     /// Token ids as they are.
     Tokens(Vec<u32>),
+    /// A request as its caller wrote it, for an engine that speaks the same HTTP. No worker of kvit's own takes it.
+    Forward(Forward),
 }
 
 impl std::fmt::Debug for Prompt {
@@ -37,6 +43,7 @@ impl std::fmt::Debug for Prompt {
             Prompt::Chat(turns) => write!(f, "Chat({} turns)", turns.len()),
             Prompt::Text(text) => write!(f, "Text({} bytes)", text.len()),
             Prompt::Tokens(ids) => write!(f, "Tokens({})", ids.len()),
+            Prompt::Forward(forward) => write!(f, "Forward({}, {} bytes)", forward.path, forward.body.len()),
         }
     }
 }
@@ -140,6 +147,16 @@ pub struct Delta {
     pub logprobs: Vec<TokenLogprob>,
     /// `stop` or `length` when the sequence came to its own end.
     pub finish: Option<Cause>,
+    /// What an engine that is no worker of kvit's said, as it said it.
+    pub passed: Option<Box<Passed>>,
+}
+
+impl Delta {
+    /// Tokens that it adds, with or without their ids.
+    pub fn count(&self) -> u32 {
+        let ids = u32::try_from(self.tokens.len()).unwrap_or(u32::MAX);
+        ids.saturating_add(self.passed.as_ref().map_or(0, |passed| passed.tokens))
+    }
 }
 
 /// Token counts of an attempt, final when it has ended.
@@ -208,6 +225,13 @@ pub enum Up {
         attempt: AttemptId,
         /// What it used.
         receipt: Receipt,
+    },
+    /// The attempt has ended and nobody can say that it owns nothing: an engine that does not acknowledge it. How well its end is proven.
+    LetGo {
+        /// Which attempt.
+        attempt: AttemptId,
+        /// By which evidence: `observed` or less.
+        guarantee: Guarantee,
     },
     /// What happened to this gateway's attempts, for the records of their runs, before the words that follow from it. Only between processes,
     /// and with times of the sender's clock until they are converted: in one process there is one journal.
@@ -377,4 +401,9 @@ pub struct ModelInfo {
     pub default_max_tokens: u32,
     /// Unix seconds when it was loaded.
     pub created: u64,
+    /// Runs that it is given at once; further ones wait in the gateway, where a cancel costs nothing. `None` for a worker with a queue of its
+    /// own that drops what is cancelled.
+    pub slots: Option<u32>,
+    /// It speaks OpenAI's HTTP itself: a request can be forwarded to it as it came.
+    pub forwards: bool,
 }

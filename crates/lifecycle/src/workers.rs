@@ -70,9 +70,11 @@ impl WorkerState {
         }
     }
 
-    /// Whether it may be given a run for this model.
-    fn takes(&self, model: &str) -> bool {
-        self.presence == Presence::Here && !self.draining && self.serves(model)
+    /// Whether it may be given a run for this model, having so much to do.
+    fn takes(&self, model: &str, forwarded: bool, load: Load) -> bool {
+        let known = self.model.as_ref().filter(|known| *known.id == *model);
+        let has_room = known.is_some_and(|known| known.slots.is_none_or(|slots| load.runs < slots) && (known.forwards || !forwarded));
+        self.presence == Presence::Here && !self.draining && has_room
     }
 
     /// Whether this is its model.
@@ -254,10 +256,17 @@ impl Workers {
         models
     }
 
+    /// Whether requests for this model are forwarded as they come: every engine that is known to have it speaks their language.
+    pub fn forwards(&self, model: &str) -> bool {
+        let mut theirs = self.list.iter().filter_map(|known| known.model.as_ref()).filter(|known| *known.id == *model).peekable();
+        theirs.peek().is_some() && theirs.all(|known| known.forwards)
+    }
+
     /// The worker that a run for this model goes to: of those that may take it, one whose device works before one whose does not, then the
-    /// one with the fewest tokens to do, then with the fewest runs, then the first.
-    pub fn choose(&self, model: &str, load: impl Fn(WorkerIndex) -> Load) -> Option<WorkerIndex> {
-        let may = self.iter().filter(|(_, known)| known.takes(model));
+    /// one with the fewest tokens to do, then with the fewest runs, then the first. One whose slots are taken is given nothing, and a request
+    /// that goes on as it came goes only where it is understood.
+    pub fn choose(&self, model: &str, forwarded: bool, load: impl Fn(WorkerIndex) -> Load) -> Option<WorkerIndex> {
+        let may = self.iter().filter(|(index, known)| known.takes(model, forwarded, load(*index)));
         may.map(|(index, known)| (known.device_lost.is_some(), load(index), index)).min().map(|(_, _, index)| index)
     }
 }

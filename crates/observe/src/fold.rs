@@ -84,6 +84,8 @@ pub(crate) struct Run {
     pub told: Option<Cause>,
     /// `Settled`'s own word on whether the release was proven.
     proven: bool,
+    /// How well the end is proven by an engine that acknowledges no release.
+    proof: Option<Guarantee>,
     /// First observation of abandonment anywhere, and its cause.
     abandoned: Option<(Time, Cause)>,
     /// What was computed, and for whom.
@@ -122,6 +124,7 @@ impl Run {
             delivery_ended: None,
             told: None,
             proven: false,
+            proof: None,
             abandoned: None,
             meter: WasteMeter::default(),
             prompt: 0,
@@ -191,7 +194,7 @@ impl Run {
         if self.is_released() {
             Some(Guarantee::Confirmed)
         } else if self.is_settled() || (self.outcome.is_some() && self.is_voided() && self.is_idle()) {
-            Some(Guarantee::BestEffort)
+            Some(self.proof.unwrap_or(Guarantee::BestEffort))
         } else {
             None
         }
@@ -201,7 +204,7 @@ impl Run {
     // contract: C-28
     pub(crate) fn waste_bound(&self) -> Option<u64> {
         match self.guarantee()? {
-            Guarantee::Confirmed => Some(0),
+            Guarantee::Confirmed | Guarantee::Observed => Some(0),
             _ => self.attempts.iter().filter(|a| !a.released).map(|a| a.ahead.map(|ahead| ahead.tokens())).sum(),
         }
     }

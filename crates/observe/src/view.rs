@@ -86,7 +86,8 @@ pub struct RunView {
     /// nothing yet.
     pub told: Option<&'static str>,
     /// How well the end is proven. `confirmed` once the release is journalled, or once the run is settled without having reached a worker;
-    /// `best_effort` if its worker was lost; `None` while the run is live, because then there is nothing to prove yet.
+    /// `observed` if the engine's own counters or its own end of the answer show it; `best_effort` if its worker was lost, or an engine that
+    /// shows nothing was only left; `None` while the run is live, because then there is nothing to prove yet.
     pub guarantee: Option<&'static str>,
     /// Most tokens that can still be computed in vain: 0 once confirmed; for a run whose release nobody can confirm, what its prompt and its
     /// output caps had left when its worker was last heard of (C-28); `None` while the run is live.

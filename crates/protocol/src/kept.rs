@@ -92,6 +92,7 @@ mod tests {
             tokens: vec![7, 8],
             logprobs: Vec::new(),
             finish: Some(Cause::Length),
+            passed: None,
         };
         let usage = Usage { prompt: 3, cached_prompt: 1, generated: 2 };
         let end = Said::End { outcome: Outcome::because(Cause::DeviceError, "why"), usage };

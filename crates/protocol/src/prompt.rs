@@ -1,24 +1,29 @@
-//! Prompts: the same three kinds on both wires.
+//! Prompts: the same three kinds on both wires, and a forwarded request in what is kept.
 //!
 //! Invariant: a prompt is passed on as it came, and never shown.
 
-use lifecycle::message::{ChatMessage, Prompt};
+use lifecycle::message::{ChatMessage, Forward, Prompt};
 
-macro_rules! prompts {
-    ($module:ident, $choice:path) => {
-        impl From<&Prompt> for $choice {
-            fn from(prompt: &Prompt) -> Self {
-                use crate::$module::{Chat, Text, Tokens, Turn};
-                match prompt {
-                    Prompt::Chat(turns) => {
-                        let turn = |t: &ChatMessage| Turn { role: t.role.clone(), content: t.content.clone() };
-                        Self::Chat(Chat { turns: turns.iter().map(turn).collect() })
-                    }
-                    Prompt::Text(text) => Self::Text(Text { text: text.clone() }),
-                    Prompt::Tokens(ids) => Self::Tokens(Tokens { ids: ids.clone() }),
-                }
+use crate::worker_v1 as wire;
+
+impl From<&Prompt> for wire::submit::Prompt {
+    fn from(prompt: &Prompt) -> Self {
+        match prompt {
+            Prompt::Chat(turns) => {
+                let turn = |t: &ChatMessage| wire::Turn { role: t.role.clone(), content: t.content.clone() };
+                Self::Chat(wire::Chat { turns: turns.iter().map(turn).collect() })
+            }
+            Prompt::Text(text) => Self::Text(wire::Text { text: text.clone() }),
+            Prompt::Tokens(ids) => Self::Tokens(wire::Tokens { ids: ids.clone() }),
+            Prompt::Forward(forward) => {
+                Self::Forward(wire::Forward { path: forward.path.to_string(), body: forward.body.to_vec(), stream: forward.stream })
             }
         }
+    }
+}
+
+macro_rules! read {
+    ($module:ident, $choice:path $(, $more:pat => $forward:expr)?) => {
         impl From<$choice> for Prompt {
             fn from(prompt: $choice) -> Prompt {
                 type Choice = $choice;
@@ -29,11 +34,16 @@ macro_rules! prompts {
                     }
                     Choice::Text(text) => Prompt::Text(text.text),
                     Choice::Tokens(tokens) => Prompt::Tokens(tokens.ids),
+                    $($more => $forward,)?
                 }
             }
         }
     };
 }
 
-prompts!(worker_v1, crate::worker_v1::submit::Prompt);
-prompts!(runs_v1, crate::runs_v1::generate_request::Prompt);
+fn forward(forward: wire::Forward) -> Prompt {
+    Prompt::Forward(Forward { path: forward.path.into(), body: forward.body.into(), stream: forward.stream })
+}
+
+read!(worker_v1, crate::worker_v1::submit::Prompt, wire::submit::Prompt::Forward(asked) => forward(asked));
+read!(runs_v1, crate::runs_v1::generate_request::Prompt);

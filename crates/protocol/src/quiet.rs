@@ -18,6 +18,7 @@ quiet! {
     worker_v1::Turn { role, content },
     worker_v1::Text { text },
     worker_v1::Tokens { ids },
+    worker_v1::Forward { path, body },
     worker_v1::Logprob { bytes, top },
     worker_v1::Alternative { bytes },
     runs_v1::Turn { role, content },
@@ -26,6 +27,13 @@ quiet! {
     runs_v1::Delta { text, tokens, logprobs },
     runs_v1::Logprob { bytes, top },
     runs_v1::Alternative { bytes },
+}
+
+impl fmt::Debug for crate::worker_v1::Passed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let body = self.body.as_ref().map(Vec::len);
+        f.debug_struct("Passed").field("tokens", &self.tokens).field("head", &self.head).field("body.len", &body).finish()
+    }
 }
 
 impl fmt::Debug for crate::worker_v1::Delta {

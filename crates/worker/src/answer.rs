@@ -42,6 +42,7 @@ impl Answer {
             tokens: vec![sampled.token],
             logprobs: self.logprob(sampled).into_iter().collect(),
             finish,
+            passed: None,
         };
         let Some(seq) = self.sequences.get_mut(sequence as usize).filter(|s| s.finish.is_none()) else { return (delta, false) };
         let mut hit = false;

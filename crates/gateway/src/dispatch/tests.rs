@@ -21,7 +21,7 @@ fn table() -> (Arc<Calls>, Arc<Mutex<Vec<Down>>>) {
         keep.lock().expect("no panic").push(message.message);
         Ok(())
     };
-    let model = ModelInfo { id: "tiny".into(), context: 512, default_max_tokens: 64, created: 0 };
+    let model = ModelInfo { id: "tiny".into(), context: 512, default_max_tokens: 64, created: 0, slots: None, forwards: false };
     let journal = Journal::new(Clock::start(), Limits::default());
     let mut workers = Workers::default();
     let worker = workers.add("w".into());

@@ -147,7 +147,7 @@ impl Events {
             match ready!(self.reader.poll(cx)) {
                 Item::Accepted => {}
                 Item::Delta(delta) => {
-                    self.reader.taken(delta.tokens.len() as u32);
+                    self.reader.taken(delta.count());
                     self.shown = true;
                     return Poll::Ready(wire::GenerateEvent::delta(&delta));
                 }

@@ -81,7 +81,7 @@ impl Source {
 fn hand_over(reader: &mut Reader, said: &Said) {
     match said {
         Said::Accepted => {}
-        Said::Delta(delta) => reader.taken(u32::try_from(delta.tokens.len()).unwrap_or(u32::MAX)),
+        Said::Delta(delta) => reader.taken(delta.count()),
         Said::End { outcome, .. } => reader.finish(outcome.kind() == lifecycle::OutcomeKind::Completed),
     }
 }

@@ -102,6 +102,11 @@ impl Fields {
         Ok(list)
     }
 
+    /// What is left, as JSON.
+    pub(crate) fn rest(&self) -> String {
+        serde_json::to_string(&self.0).unwrap_or_default()
+    }
+
     /// Refuses what is left, unless it changes nothing. The first field is named.
     pub(crate) fn finish(self) -> Result<(), ApiError> {
         match self.0.iter().find(|(name, value)| !changes_nothing(name, value)) {

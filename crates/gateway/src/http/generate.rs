@@ -25,7 +25,7 @@ use super::fields::{self, Fields};
 use super::leaving::{self, Route};
 use super::openai::{Answer, Kind, Shape};
 use super::stream::{Events, Whole};
-use super::{Requested, chat as chat_wire, completions as text_wire, name, serving};
+use super::{Requested, chat as chat_wire, completions as text_wire, forward, name, serving};
 use crate::calls::Calls;
 use crate::conn::ConnState;
 use crate::dispatch::{Closed, Opened, Order};
@@ -74,7 +74,19 @@ async fn generate(
     serving(&calls)?;
     let (head, body) = request.into_parts();
     let body = read(&calls, body, 0).await?;
-    let (order, mut shape) = order(kind, &calls, (caller, requested.clone(), arrived), &head.headers, &body)?;
+    let fields = Fields::parse(&body)?;
+    let named = fields.peek("model").and_then(serde_json::Value::as_str).map(str::to_owned);
+    if let Ok(model) = fields::model_named(named, &calls.models())
+        && calls.forwards(&model)
+    {
+        let (path, route) = match kind {
+            Kind::Chat => ("/v1/chat/completions", Route::Chat),
+            Kind::Text => ("/v1/completions", Route::Completions),
+        };
+        let came = forward::Arrived { path, route, headers: &head.headers, body: &body, arrived };
+        return forward::answer(&calls, &conn, (caller, requested), (fields, model), came).await;
+    }
+    let (order, mut shape) = order(kind, &calls, (caller, requested.clone(), arrived), &head.headers, (fields, &body))?;
     drop(body);
     let (n, stream) = (order.params.n, order.stream);
     let Opened { mut reader, created, joined } = calls.accept(order, &conn).await.map_err(closed)?;
@@ -150,9 +162,8 @@ fn order(
     calls: &Calls,
     (caller, requested, arrived): (Caller, Option<RunId>, Time),
     headers: &HeaderMap,
-    body: &[u8],
+    (mut fields, body): (Fields, &[u8]),
 ) -> Result<(Order, Shape), ApiError> {
-    let mut fields = Fields::parse(body)?;
     let model = fields::model(&mut fields, &calls.models())?;
     let tools = super::tools::take(&mut fields, &calls.config)?;
     let (prompt, common) = match kind {
@@ -245,7 +256,7 @@ async fn collect(mut reader: Reader, shape: &Shape, n: u32) -> Response {
         match reader.next().await {
             Item::Accepted => {}
             Item::Delta(delta) => {
-                tokens = tokens.saturating_add(delta.tokens.len() as u32);
+                tokens = tokens.saturating_add(delta.count());
                 if let Some(answer) = answers.get_mut(delta.sequence as usize) {
                     answer.text.push_str(&delta.text);
                     answer.logprobs.extend(delta.logprobs);

@@ -8,6 +8,7 @@ pub(crate) mod effects;
 pub(crate) mod error;
 pub(crate) mod events;
 pub(crate) mod fields;
+pub(crate) mod forward;
 pub(crate) mod generate;
 pub(crate) mod kv;
 pub(crate) mod leaving;
@@ -62,6 +63,7 @@ pub(crate) fn router(calls: Arc<Calls>, stop: &watch::Receiver<bool>) -> Router 
         .merge(crate::grpc::routes(&calls, stop))
         .route("/v1/chat/completions", post(generate::chat))
         .route("/v1/completions", post(generate::completions))
+        .merge(forwarded())
         .route("/v1/models", get(models))
         .route("/v1/models/{id}", get(model))
         .merge(responses::routes(stop))
@@ -143,6 +145,16 @@ fn requested_id(calls: &Calls, request: &Request) -> Result<Option<RunId>, ApiEr
         return Err(bad(format!("has {} bytes, at most {max} are allowed", text.len())));
     }
     RunId::parse(text).map(Some).map_err(|e| bad(e.to_string()))
+}
+
+/// Endpoints that only an engine that is forwarded to has.
+fn forwarded() -> Router<Arc<Calls>> {
+    const PATHS: [&str; 8] =
+        ["/v1/embeddings", "/v1/rerank", "/rerank", "/v2/rerank", "/v1/score", "/score", "/v1/moderations", "/pooling"];
+    PATHS.into_iter().fold(Router::new(), |router, path| {
+        let answer = move |calls, conn, caller, requested, request| forward::other(path, calls, conn, caller, requested, request);
+        router.route(path, post(answer))
+    })
 }
 
 async fn not_found(uri: Uri, headers: HeaderMap) -> Response {

@@ -78,7 +78,7 @@ impl Events {
     }
 
     fn delta(&mut self, delta: &Delta) {
-        self.held += delta.tokens.len() as u32;
+        self.held += delta.count();
         if !delta.text.is_empty() || !delta.logprobs.is_empty() {
             let offset = self.offsets.get(delta.sequence as usize).copied().unwrap_or(0);
             let chunk = self.shape.delta(delta.sequence, &delta.text, &delta.logprobs, offset);
@@ -155,7 +155,12 @@ pub(crate) struct Whole {
 
 impl Whole {
     pub(crate) fn new(reader: Reader, whole: &Value, tokens: u32) -> Whole {
-        Whole { reader, rest: whole.to_string().into(), tokens }
+        Whole::of(reader, whole.to_string().into(), tokens)
+    }
+
+    /// The same of bytes.
+    pub(crate) fn of(reader: Reader, rest: Bytes, tokens: u32) -> Whole {
+        Whole { reader, rest, tokens }
     }
 }
 

@@ -202,7 +202,7 @@ mod tests {
         let key = RunKey { tenant: Tenant::default(), run: RunId::parse("r").expect("an id") };
         let tokens = text.bytes().map(u32::from).collect();
         let attempt = AttemptId { key, attempt: 2 };
-        Said::Delta(Delta { attempt, sequence, text: text.into(), tokens, logprobs: Vec::new(), finish: None })
+        Said::Delta(Delta { attempt, sequence, text: text.into(), tokens, logprobs: Vec::new(), finish: None, passed: None })
     }
 
     fn end() -> Said {

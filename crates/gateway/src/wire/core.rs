@@ -281,6 +281,7 @@ fn size_at_most(submit: &Submit) -> u64 {
         Prompt::Chat(turns) => turns.iter().map(|turn| turn.role.len() + turn.content.len() + 32).sum(),
         Prompt::Text(text) => text.len(),
         Prompt::Tokens(ids) => 5 * ids.len(),
+        Prompt::Forward(forward) => forward.path.len() + forward.body.len(),
     };
     let params = &submit.params;
     let stops: usize = params.stop.iter().map(|stop| stop.len() + 8).sum();

@@ -69,6 +69,7 @@ fn answer(submit: &Submit) -> Vec<Up> {
         tokens: vec![token],
         logprobs: Vec::new(),
         finish,
+        passed: None,
     };
     let usage = Usage { prompt: 3, cached_prompt: 0, generated: 2 };
     let receipt = Receipt { blocks_peak: 1, steps: 2, fence: StepId(2), ..Receipt::default() };

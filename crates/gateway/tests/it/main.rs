@@ -8,6 +8,7 @@ mod drain;
 mod durable;
 mod effects;
 mod errors;
+mod forward;
 mod http2;
 mod ids;
 mod joining;

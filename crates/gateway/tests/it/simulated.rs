@@ -48,7 +48,7 @@ pub struct Simulated {
 }
 
 pub fn tiny() -> ModelInfo {
-    ModelInfo { id: "tiny".into(), context: 512, default_max_tokens: 64, created: 1_700_000_000 }
+    ModelInfo { id: "tiny".into(), context: 512, default_max_tokens: 64, created: 1_700_000_000, slots: None, forwards: false }
 }
 
 /// The gateway's end of a way down, and the worker's.
@@ -226,7 +226,7 @@ impl Simulated {
     }
 
     pub fn delta(&self, attempt: &AttemptId, sequence: u32, text: &str, tokens: &[u32], finish: Option<Cause>) -> Delta {
-        Delta { attempt: attempt.clone(), sequence, text: text.into(), tokens: tokens.into(), logprobs: Vec::new(), finish }
+        Delta { attempt: attempt.clone(), sequence, text: text.into(), tokens: tokens.into(), logprobs: Vec::new(), finish, passed: None }
     }
 
     pub async fn step(&mut self, deltas: Vec<Delta>) {

@@ -8,7 +8,7 @@ use crate::event::Event;
 use crate::message::{Delta, Down, ModelInfo, Prompt, Up, Usage};
 use crate::params::Params;
 use crate::workers::WorkerIndex;
-use crate::{AttemptId, Incarnation, Outcome};
+use crate::{AttemptId, Guarantee, Incarnation, Outcome};
 
 /// The waits and policies of a dispatch.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -80,6 +80,8 @@ pub enum Word {
     },
     /// It owns no block any more, and no state of it is left.
     Released,
+    /// It has ended, and nobody can say that it is released.
+    LetGo(Guarantee),
 }
 
 impl Word {
@@ -91,6 +93,7 @@ impl Word {
             Up::CancelAcknowledged { attempt, .. } => each(attempt, Word::CancelAcknowledged),
             Up::Ended { attempt, outcome, usage } => each(attempt, Word::Ended { outcome, usage }),
             Up::Released { attempt, .. } => each(attempt, Word::Released),
+            Up::LetGo { attempt, guarantee } => each(attempt, Word::LetGo(guarantee)),
             other @ (Up::Records { .. } | Up::DeviceLost { .. } | Up::Ask { .. } | Up::Draining | Up::Snapshot { .. }) => {
                 return Some(other);
             }

@@ -44,8 +44,8 @@ impl WorkerSide {
                 self.concerned(attempt).iter().for_each(|name| self.push(name, message.clone()));
                 self.released(attempt, &mut out);
             }
-            // Outside the session, or of our own making.
-            Up::Snapshot { .. } | Up::Ask { .. } => {}
+            // Outside the session, of our own making, or no word of a worker of this protocol.
+            Up::Snapshot { .. } | Up::Ask { .. } | Up::LetGo { .. } => {}
         }
         let names: Vec<Arc<str>> = self.peers.keys().cloned().collect();
         names.iter().for_each(|name| self.flush(name, now, &mut out));

@@ -101,7 +101,15 @@ impl TestWorker {
 }
 
 fn delta(attempt: &AttemptId, token: u32) -> Delta {
-    Delta { attempt: attempt.clone(), sequence: 0, text: String::new(), tokens: vec![token], logprobs: Vec::new(), finish: None }
+    Delta {
+        attempt: attempt.clone(),
+        sequence: 0,
+        text: String::new(),
+        tokens: vec![token],
+        logprobs: Vec::new(),
+        finish: None,
+        passed: None,
+    }
 }
 
 /// A gateway: its side, and what was delivered.

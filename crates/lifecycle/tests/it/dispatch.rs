@@ -26,13 +26,13 @@ pub(crate) fn run(config: DispatchConfig) -> Dispatch {
 }
 
 pub(crate) fn at((worker, incarnation): (WorkerIndex, Incarnation), number: u64) -> Place {
-    let model = ModelInfo { id: "m".into(), context: 100, default_max_tokens: 50, created: 0 };
+    let model = ModelInfo { id: "m".into(), context: 100, default_max_tokens: 50, created: 0, slots: None, forwards: false };
     Place { worker, incarnation, number, model }
 }
 
 pub(crate) fn delta(attempt: u32) -> Word {
     let attempt = AttemptId { key: key(), attempt };
-    Word::Delta(Delta { attempt, sequence: 0, text: "t".into(), tokens: vec![1], logprobs: vec![], finish: None })
+    Word::Delta(Delta { attempt, sequence: 0, text: "t".into(), tokens: vec![1], logprobs: vec![], finish: None, passed: None })
 }
 
 pub(crate) fn ended(cause: Cause) -> Word {

@@ -10,7 +10,7 @@ use lifecycle::{Incarnation, Load, Presence, Time, WorkerIndex, Workers};
 const CLOCK: ClockSample = ClockSample { offset_us: 5, error: Duration::from_micros(2), at: Time(3) };
 
 fn model(id: &str) -> ModelInfo {
-    ModelInfo { id: id.into(), context: 100, default_max_tokens: 50, created: 0 }
+    ModelInfo { id: id.into(), context: 100, default_max_tokens: 50, created: 0, slots: None, forwards: false }
 }
 
 fn name(text: &str) -> Arc<str> {
@@ -41,9 +41,9 @@ fn the_one_with_the_least_to_do_is_chosen_and_of_equals_the_first() {
         (vec![(5, 2), (5, 1), (5, 1)], 1),
         (vec![(5, 1), (5, 1), (4, 9)], 2),
     ] {
-        assert_eq!(workers.choose("m", loads(&given)), Some(WorkerIndex(chosen)), "{given:?}");
+        assert_eq!(workers.choose("m", false, loads(&given)), Some(WorkerIndex(chosen)), "{given:?}");
     }
-    assert_eq!(workers.choose("other", loads(&[])), None);
+    assert_eq!(workers.choose("other", false, loads(&[])), None);
 }
 
 // contract: C-10
@@ -55,18 +55,18 @@ fn who_is_not_here_or_drains_gets_nothing_and_a_lost_device_is_the_last_choice()
     workers.device_lost(WorkerIndex(2), "it broke".into());
     workers.device_lost(WorkerIndex(2), "another reason".into());
     let busy = [(0, 0), (0, 0), (0, 0), (1000, 9)];
-    assert_eq!(workers.choose("m", loads(&busy)), Some(WorkerIndex(3)));
+    assert_eq!(workers.choose("m", false, loads(&busy)), Some(WorkerIndex(3)));
     assert!(workers.all_devices_lost().is_none());
     assert!(workers.lost(WorkerIndex(3), Incarnation(3)));
-    assert_eq!(workers.choose("m", loads(&busy)), Some(WorkerIndex(2)), "it fails there, and has a record");
+    assert_eq!(workers.choose("m", false, loads(&busy)), Some(WorkerIndex(2)), "it fails there, and has a record");
     assert_eq!(workers.all_devices_lost(), Some("it broke"));
     let words: Vec<_> = workers.iter().map(|(_, known)| known.word()).collect();
     assert_eq!(words, ["silent", "draining", "here", "lost"]);
     assert!(workers.is_any_here() && !workers.are_gone(), "one is, whatever its device can do");
     workers.heard(WorkerIndex(0), true);
-    assert_eq!(workers.choose("m", loads(&busy)), Some(WorkerIndex(0)));
+    assert_eq!(workers.choose("m", false, loads(&busy)), Some(WorkerIndex(0)));
     assert!(workers.lost(WorkerIndex(0), Incarnation(0)) && workers.lost(WorkerIndex(2), Incarnation(2)));
-    assert_eq!((workers.choose("m", loads(&busy)), workers.is_any_here(), workers.are_gone()), (None, false, false));
+    assert_eq!((workers.choose("m", false, loads(&busy)), workers.is_any_here(), workers.are_gone()), (None, false, false));
 }
 
 // contract: C-3 C-9
@@ -76,13 +76,13 @@ fn who_is_refused_gets_nothing_and_is_not_over() {
     let worker = WorkerIndex(0);
     assert!(!workers.refused(worker, Incarnation(7)), "another life");
     assert!(workers.refused(worker, Incarnation(0)) && !workers.refused(worker, Incarnation(0)), "news once");
-    assert_eq!(workers.choose("m", loads(&[(0, 0), (9, 9)])), Some(WorkerIndex(1)));
+    assert_eq!(workers.choose("m", false, loads(&[(0, 0), (9, 9)])), Some(WorkerIndex(1)));
     workers.heard(worker, false);
     assert_eq!(workers.get(worker).map(lifecycle::WorkerState::word), Some("refused"), "silence says less");
     assert!(workers.is_current(worker, Incarnation(0)), "its words count when it is heard");
     assert!(workers.lost(WorkerIndex(1), Incarnation(1)) && !workers.is_any_here() && !workers.are_gone());
     workers.heard(worker, true);
-    assert_eq!(workers.choose("m", loads(&[])), Some(worker));
+    assert_eq!(workers.choose("m", false, loads(&[])), Some(worker));
     assert!(workers.refused(worker, Incarnation(0)));
     assert_eq!(workers.here(worker, Incarnation(5), model("m"), name("w0")), Some(Incarnation(0)), "fenced by a newer one");
     assert!(workers.refused(worker, Incarnation(5)) && workers.lost(worker, Incarnation(5)));
@@ -127,7 +127,7 @@ fn models_are_known_once_and_names_are_told_apart() {
     let _ = workers.here(third, Incarnation(9), model("other"), name("w1"));
     let models: Vec<_> = workers.models().iter().map(|known| known.id.to_string()).collect();
     assert_eq!(models, ["m", "other"]);
-    assert_eq!(workers.choose("other", loads(&[])), Some(third));
+    assert_eq!(workers.choose("other", false, loads(&[])), Some(third));
     assert_eq!(workers.get(third).map(|known| &*known.name), Some("w1~2"));
     // Whoever has its name alone keeps it, and so does one that comes again.
     let _ = workers.here(WorkerIndex(1), Incarnation(10), model("m"), name("w1"));

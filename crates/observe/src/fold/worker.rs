@@ -85,6 +85,7 @@ impl Run {
                 self.stamps.mark(Milestone::FenceCompleted, at);
             }
             Event::Released { receipt } => self.released(record, receipt, totals),
+            Event::LetGo { guarantee } => self.proof = Some(*guarantee),
             Event::Void { .. } => {
                 if let Some(attempt) = self.attempt_mut(record.attempt) {
                     attempt.void = true;

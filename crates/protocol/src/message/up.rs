@@ -4,7 +4,7 @@
 // contract: C-20, C-23
 
 use lifecycle::event::Record;
-use lifecycle::message::{Delta, Receipt, TokenLogprob, Up, Usage};
+use lifecycle::message::{Delta, Passed, Piece, Receipt, TokenLogprob, Up, Usage};
 use lifecycle::{Cause, Outcome, OutcomeKind, StepId};
 
 use crate::limits::{ATTEMPTS_MAX, RECORDS_MAX};
@@ -39,6 +39,8 @@ impl TryFrom<&Up> for Message {
             Up::Ask { attempts } => Message::Ask(wire::Ask { attempts: ids::write(attempts, ATTEMPTS_MAX, "Ask.attempts")? }),
             Up::Draining => Message::Draining(wire::Draining {}),
             Up::Snapshot { .. } => return Err(Error::NotInSession { message: "Snapshot" }),
+            // A worker of this protocol says `Released`.
+            Up::LetGo { .. } => return Err(Error::NotInSession { message: "LetGo" }),
         })
     }
 }
@@ -87,6 +89,7 @@ impl From<&Delta> for wire::Delta {
             tokens: delta.tokens.clone(),
             logprobs: delta.logprobs.iter().map(wire::Logprob::from).collect(),
             finish: delta.finish.map(|cause| wire::Cause::from(cause).into()),
+            passed: delta.passed.as_deref().map(wire::Passed::from),
         }
     }
 }
@@ -106,7 +109,40 @@ impl TryFrom<wire::Delta> for Delta {
             tokens: delta.tokens,
             logprobs: delta.logprobs.into_iter().map(TokenLogprob::try_from).collect::<Result<_, Error>>()?,
             finish,
+            passed: delta.passed.map(Passed::try_from).transpose()?.map(Box::new),
         })
+    }
+}
+
+impl From<&Passed> for wire::Passed {
+    fn from(passed: &Passed) -> wire::Passed {
+        let (head, body) = match &passed.piece {
+            Piece::Said => (None, None),
+            Piece::Body(bytes) => (None, Some(bytes.to_vec())),
+            Piece::Head { status, content_type } => {
+                let content_type = content_type.as_deref().map(str::to_owned);
+                (Some(wire::AnswerHead { status: Some(u32::from(*status)), content_type }), None)
+            }
+        };
+        wire::Passed { tokens: passed.tokens, head, body }
+    }
+}
+
+impl TryFrom<wire::Passed> for Passed {
+    type Error = Error;
+
+    fn try_from(passed: wire::Passed) -> Result<Passed, Error> {
+        let piece = match (passed.head, passed.body) {
+            (Some(head), _) => {
+                let status = field::need(head.status, "AnswerHead.status")?;
+                let status = u16::try_from(status).ok().filter(|status| (100..1000).contains(status));
+                let status = status.ok_or(Error::Range { field: "AnswerHead.status", allowed: "100 to 999" })?;
+                Piece::Head { status, content_type: head.content_type.map(Into::into) }
+            }
+            (None, Some(bytes)) => Piece::Body(bytes.into()),
+            (None, None) => Piece::Said,
+        };
+        Ok(Passed { tokens: passed.tokens, piece })
     }
 }
 

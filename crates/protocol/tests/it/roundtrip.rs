@@ -29,6 +29,7 @@ fn all_of(frame: &Frame<Down>) -> String {
             Prompt::Chat(turns) => format!("{:?}", turns.iter().map(|t| (&t.role, &t.content)).collect::<Vec<_>>()),
             Prompt::Text(text) => text.clone(),
             Prompt::Tokens(ids) => format!("{ids:?}"),
+            Prompt::Forward(f) => format!("{} {:?} {}", f.path, f.body, f.stream),
         };
         text += &format!("{:?}", bits(&submit.params.sampling));
     }

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use lifecycle::event::{Event, Record};
 use lifecycle::message::{
-    AttemptCut, BlockCut, ChatMessage, DeadlineLeft, Delta, Down, Held, ModelInfo, Prompt, Receipt, Snapshot, Submit, TokenLogprob, Up,
-    Usage,
+    AttemptCut, BlockCut, ChatMessage, DeadlineLeft, Delta, Down, Forward, Held, ModelInfo, Passed, Piece, Prompt, Receipt, Snapshot,
+    Submit, TokenLogprob, Up, Usage,
 };
 use lifecycle::params::{Params, Sampling};
 use lifecycle::session::{Echo, Frame, Hello, SessionConfig, Welcome};
@@ -65,12 +65,14 @@ pub fn submit(prompt: Prompt) -> Submit {
 
 pub fn downs() -> Vec<(&'static str, Down)> {
     let chat = Prompt::Chat(vec![ChatMessage { role: "user".into(), content: "Hello".into() }]);
+    let forward = Forward { path: "/v1/embeddings".into(), body: "{}".into(), stream: true };
     let attempts = vec![attempt("r1"), attempt("r2")];
     let observed_ago = Duration::from_micros(250);
     vec![
         ("submit_chat", Down::Submit(Box::new(submit(chat)))),
         ("submit_text", Down::Submit(Box::new(submit(Prompt::Text("Once upon".into()))))),
         ("submit_tokens", Down::Submit(Box::new(submit(Prompt::Tokens(vec![1, 300, 70_000]))))),
+        ("submit_forward", Down::Submit(Box::new(submit(Prompt::Forward(forward))))),
         ("cancel", Down::Cancel { attempt: attempt("r1"), cause: Cause::ClientClosed, number: 12, observed_ago }),
         ("claim", Down::Claim { attempts: attempts.clone() }),
         ("disclaim", Down::Disclaim { attempts }),
@@ -80,7 +82,22 @@ pub fn downs() -> Vec<(&'static str, Down)> {
 pub fn delta() -> Delta {
     let top = vec![(32, b" a".to_vec(), -1.5)];
     let logprobs = vec![TokenLogprob { token: 31, bytes: vec![0xe2, 0x82], logprob: -0.25, top }];
-    Delta { attempt: attempt("r1"), sequence: 1, text: " the".into(), tokens: vec![31, 32], logprobs, finish: Some(Cause::Length) }
+    Delta {
+        attempt: attempt("r1"),
+        sequence: 1,
+        text: " the".into(),
+        tokens: vec![31, 32],
+        logprobs,
+        finish: Some(Cause::Length),
+        passed: None,
+    }
+}
+
+/// An answer that is passed on: its beginning, and a piece of it.
+pub fn passed() -> Vec<Delta> {
+    let head = Piece::Head { status: 200, content_type: Some("text/event-stream".into()) };
+    let pieces = [(0, head), (3, Piece::Body("data: {}\n\n".into()))];
+    pieces.map(|(tokens, piece)| Delta { passed: Some(Box::new(Passed { tokens, piece })), ..delta() }).into()
 }
 
 pub fn ups() -> Vec<(&'static str, Up)> {
@@ -90,6 +107,7 @@ pub fn ups() -> Vec<(&'static str, Up)> {
     vec![
         ("accepted", Up::Accepted { attempt: attempt("r1"), prompt_tokens: 37 }),
         ("step", Up::Step { step: StepId(1064), deltas: vec![delta()] }),
+        ("passed", Up::Step { step: StepId(1065), deltas: passed() }),
         ("cancel_acknowledged", Up::CancelAcknowledged { attempt: attempt("r1"), won: Some(Cause::ClientClosed) }),
         ("ended", Up::Ended { attempt: attempt("r1"), outcome, usage }),
         ("released", Up::Released { attempt: attempt("r1"), receipt }),
@@ -147,7 +165,14 @@ pub fn opened() -> Opened {
         lease: Duration::from_secs(10),
         stamp: Time(7_000),
     };
-    let model = ModelInfo { id: "smollm2-135m-instruct".into(), context: 8192, default_max_tokens: 512, created: 1_700_000_000 };
+    let model = ModelInfo {
+        id: "smollm2-135m-instruct".into(),
+        context: 8192,
+        default_max_tokens: 512,
+        created: 1_700_000_000,
+        slots: None,
+        forwards: false,
+    };
     Opened { version: 1, welcome, model, limits: Limits::of(&SessionConfig::default()) }
 }
 

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use lifecycle::message::{
-    AttemptCut, BlockCut, ChatMessage, DeadlineLeft, Delta, Down, Held, ModelInfo, Prompt, Receipt, Snapshot, Submit, TokenLogprob, Up,
-    Usage,
+    AttemptCut, BlockCut, ChatMessage, DeadlineLeft, Delta, Down, Forward, Held, ModelInfo, Passed, Piece, Prompt, Receipt, Snapshot,
+    Submit, TokenLogprob, Up, Usage,
 };
 use lifecycle::params::{Params, Sampling};
 use lifecycle::session::{Echo, Frame, Hello, Welcome};
@@ -75,7 +75,13 @@ fn cause_of(kind: OutcomeKind) -> impl Strategy<Value = Cause> {
 fn prompt() -> impl Strategy<Value = Prompt> {
     let chat =
         |turns: Vec<(String, String)>| Prompt::Chat(turns.into_iter().map(|(role, content)| ChatMessage { role, content }).collect());
-    prop_oneof![vec((text(), text()), 0..4).prop_map(chat), text().prop_map(Prompt::Text), vec(any::<u32>(), 0..9).prop_map(Prompt::Tokens)]
+    let forward = |(path, body, stream): (String, Vec<u8>, bool)| Prompt::Forward(Forward { path: path.into(), body: body.into(), stream });
+    prop_oneof![
+        vec((text(), text()), 0..4).prop_map(chat),
+        text().prop_map(Prompt::Text),
+        vec(any::<u32>(), 0..9).prop_map(Prompt::Tokens),
+        (text(), bytes(), any::<bool>()).prop_map(forward),
+    ]
 }
 
 prop_compose! {
@@ -127,12 +133,26 @@ fn bytes() -> impl Strategy<Value = Vec<u8>> {
     vec(any::<u8>(), 0..5)
 }
 
+fn passed() -> impl Strategy<Value = Passed> {
+    let head = |(status, kind): (u16, Option<String>)| Piece::Head { status, content_type: kind.map(Into::into) };
+    let piece = prop_oneof![
+        Just(Piece::Said),
+        bytes().prop_map(|bytes| Piece::Body(bytes.into())),
+        (100..1000_u16, option::of(text())).prop_map(head),
+    ];
+    (n32(), piece).prop_map(|(tokens, piece)| Passed { tokens, piece })
+}
+
 fn delta() -> impl Strategy<Value = Delta> {
     let logprob = (any::<u32>(), bytes(), float(), vec((any::<u32>(), bytes(), float()), 0..3))
         .prop_map(|(token, bytes, logprob, top)| TokenLogprob { token, bytes, logprob, top });
     let finish = option::of(cause_of(OutcomeKind::Completed));
-    (attempt(), n32(), text(), vec(n32(), 0..4), vec(logprob, 0..3), finish)
-        .prop_map(|(attempt, sequence, text, tokens, logprobs, finish)| Delta { attempt, sequence, text, tokens, logprobs, finish })
+    (attempt(), n32(), text(), vec(n32(), 0..4), vec(logprob, 0..3), finish, option::of(passed())).prop_map(
+        |(attempt, sequence, text, tokens, logprobs, finish, passed)| {
+            let passed = passed.map(Box::new);
+            Delta { attempt, sequence, text, tokens, logprobs, finish, passed }
+        },
+    )
 }
 
 fn usage() -> impl Strategy<Value = Usage> {
@@ -194,7 +214,7 @@ prop_compose! {
         Opened {
             version,
             welcome: Welcome { worker: worker.into(), incarnation, tenure, received, lease, stamp: Time(stamp) },
-            model: ModelInfo { id: id.into(), context, default_max_tokens, created },
+            model: ModelInfo { id: id.into(), context, default_max_tokens, created, slots: None, forwards: false },
             limits: Limits { frame_bytes_max, window, heartbeat, resend_after, suspend_after },
         }
     }

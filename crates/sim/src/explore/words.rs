@@ -116,6 +116,7 @@ impl Piece {
             tokens: vec![self.token],
             logprobs: Vec::new(),
             finish: self.finish,
+            passed: None,
         }
     }
 }

@@ -136,7 +136,7 @@ impl<R: Rules> World<R> {
         for (_, run) in waiting {
             let gateway = &mut self.gateways[g];
             let loads = gateway.loads();
-            let Some(worker) = gateway.workers.choose(MODEL, |w| loads[w.0 as usize]) else { return };
+            let Some(worker) = gateway.workers.choose(MODEL, false, |w| loads[w.0 as usize]) else { return };
             let Some(known) = gateway.workers.get(worker) else { return };
             let (Some(incarnation), Some(model)) = (known.life, known.model.clone()) else { return };
             gateway.last_number += 1;

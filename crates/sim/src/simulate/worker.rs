@@ -250,7 +250,15 @@ impl<R: Rules> World<R> {
             match effect {
                 Effect::Token { attempt, sequence, sampled, finish } => {
                     let (attempt, tokens) = (attempt.clone(), vec![sampled.token]);
-                    deltas.push(Delta { attempt, sequence: *sequence, text: String::new(), tokens, logprobs: Vec::new(), finish: *finish });
+                    deltas.push(Delta {
+                        attempt,
+                        sequence: *sequence,
+                        text: String::new(),
+                        tokens,
+                        logprobs: Vec::new(),
+                        finish: *finish,
+                        passed: None,
+                    });
                 }
                 Effect::Journal(attempt, Journalled::Defect { what }) => {
                     let attempt = attempt.clone();

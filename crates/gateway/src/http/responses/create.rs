@@ -154,7 +154,7 @@ async fn collect(mut reader: Reader, mut fold: Fold) -> Response {
         fold.take(&said);
         match said {
             Item::Accepted => {}
-            Item::Delta(delta) => tokens = tokens.saturating_add(delta.tokens.len() as u32),
+            Item::Delta(delta) => tokens = tokens.saturating_add(delta.count()),
             Item::End { outcome, .. } if outcome.kind() == OutcomeKind::Completed => {
                 let body = Whole::new(reader, &fold.object(None), tokens);
                 return ([(header::CONTENT_TYPE, HeaderValue::from_static("application/json"))], Body::new(body)).into_response();

@@ -127,7 +127,7 @@ impl Fold {
         // Without it nothing is said by a run; so this is the order whatever is kept of one.
         let mut events = self.accept();
         self.open(&mut events);
-        self.held = self.held.saturating_add(delta.tokens.len() as u32);
+        self.held = self.held.saturating_add(delta.count());
         if !delta.text.is_empty() && self.message == Message::Open {
             self.text.push_str(&delta.text);
             let body = json!({"delta": delta.text, "logprobs": []});

@@ -50,7 +50,7 @@ fn tag(submit: &Submit) -> String {
     let text = match &submit.prompt {
         Prompt::Chat(turns) => turns.last().map(|turn| turn.content.clone()).unwrap_or_default(),
         Prompt::Text(text) => text.clone(),
-        Prompt::Tokens(_) => String::new(),
+        Prompt::Tokens(_) | Prompt::Forward(_) => String::new(),
     };
     text.split(' ').next().unwrap_or_default().to_owned()
 }
@@ -133,7 +133,7 @@ impl Worker {
         self.step += 1;
         let finish = is_last.then_some(Cause::Length);
         let text = piece(&tag, k) + &"x".repeat(self.padding);
-        let delta = Delta { attempt: id.clone(), sequence: 0, text, tokens: vec![k], logprobs: Vec::new(), finish };
+        let delta = Delta { attempt: id.clone(), sequence: 0, text, tokens: vec![k], logprobs: Vec::new(), finish, passed: None };
         self.say(gateway, Up::Step { step: StepId(self.step), deltas: vec![delta] }).await;
         if is_last {
             self.say(gateway, Up::Ended { attempt: id.clone(), outcome: Outcome::of(Cause::Length), usage: usage(k) }).await;

@@ -136,6 +136,8 @@ impl Stand {
             context: engine::Device::limits(&gated).context,
             default_max_tokens: engine.default_max_tokens,
             created: 1_700_000_000,
+            slots: None,
+            forwards: false,
         };
         let config = WorkerConfig { incarnation: WORKER, engine, tokenise_threads: 1, deadline: std::time::Duration::from_secs(3600) };
         let (up, mut from_worker) = tokio::sync::mpsc::channel(1024);

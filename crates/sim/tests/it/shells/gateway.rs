@@ -110,7 +110,7 @@ impl Gateway {
             for (worker, load) in self.runs.values().filter_map(Dispatch::load) {
                 *loads.entry(worker).or_default() += load;
             }
-            let Some(worker) = self.workers.choose("simulated", |w| loads.get(&w).copied().unwrap_or_default()) else { return };
+            let Some(worker) = self.workers.choose("simulated", false, |w| loads.get(&w).copied().unwrap_or_default()) else { return };
             let Some((incarnation, model)) = self.workers.get(worker).and_then(|known| known.life.zip(known.model.clone())) else { return };
             self.numbers += 1;
             let place = Place { worker, incarnation, number: self.numbers, model };

@@ -270,7 +270,8 @@ impl State {
             Up::Ask { attempts } => self.answer(attempts),
             Up::Draining => self.drainings += 1,
             Up::DeviceLost { why } => self.breaches.push(format!("DeviceLost: {why}")),
-            Up::Snapshot { .. } | Up::Records { .. } => {}
+            // The last has no form in this protocol.
+            Up::Snapshot { .. } | Up::Records { .. } | Up::LetGo { .. } => {}
         }
         self.breaches.extend(wrong);
     }

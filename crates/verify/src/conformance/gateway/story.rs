@@ -160,7 +160,7 @@ mod tests {
     fn delta(tokens: usize, finish: Option<Cause>) -> Delta {
         let key = RunKey { tenant: Tenant::default(), run: RunId::parse("r").expect("an id") };
         let attempt = AttemptId { key, attempt: 1 };
-        Delta { attempt, sequence: 0, text: String::new(), tokens: vec![1; tokens], logprobs: Vec::new(), finish }
+        Delta { attempt, sequence: 0, text: String::new(), tokens: vec![1; tokens], logprobs: Vec::new(), finish, passed: None }
     }
 
     fn usage(generated: u32) -> Usage {

@@ -48,7 +48,7 @@ fn head(background: bool) -> Arc<Head> {
 
 fn delta(text: &str, tokens: usize, finish: Option<Cause>) -> Said {
     let attempt = AttemptId { key: run("r1"), attempt: 1 };
-    Said::Delta(Delta { attempt, sequence: 0, text: text.into(), tokens: vec![7; tokens], logprobs: Vec::new(), finish })
+    Said::Delta(Delta { attempt, sequence: 0, text: text.into(), tokens: vec![7; tokens], logprobs: Vec::new(), finish, passed: None })
 }
 
 fn end(cause: Cause, generated: u32) -> Said {

@@ -1,0 +1,310 @@
+//! Requests that go on as they came, to an engine that speaks OpenAI's HTTP itself, and its answer, which comes back as it came.
+//!
+//! The gateway reads of a request what it needs to rule the run (model, stream, caps, deadlines, what a disconnect means) and leaves the rest
+//! alone, known to it or not. Of an answer it counts tokens and knows the end; every byte is the engine's own, its status and its errors too. The
+//! run lives in the table like any other: it waits there for a slot, is cancelled there, and whoever comes back finds it there.
+//!
+//! Invariant: nothing of the answer is changed or held back but the beginning of a stream, at most until the first keepalive comment.
+// contract: C-6 C-29
+
+use std::collections::VecDeque;
+use std::convert::Infallible;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+
+use axum::Extension;
+use axum::body::Body;
+use axum::extract::{Request, State};
+use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use bytes::{Bytes, BytesMut};
+use http_body::Frame;
+use lifecycle::message::{Delta, Forward, Piece, Prompt};
+use lifecycle::params::{N_MAX, Params};
+use lifecycle::{Outcome, OutcomeKind, RunId, Time};
+use serde_json::Value;
+
+use super::error::ApiError;
+use super::fields::{self, Fields};
+use super::generate::{self, JOINED};
+use super::leaving::{self, Route};
+use super::stream::{COMMENT, Silence};
+use super::{Requested, name, serving};
+use crate::calls::Calls;
+use crate::conn::ConnState;
+use crate::dispatch::{Opened, Order};
+use crate::feed::{Item, Reader};
+use crate::keys::Caller;
+
+/// Fields of a body that are for the gateway and nobody behind it.
+const OURS: [&str; 2] = ["timeout_ms", "on_disconnect"];
+
+/// What the gateway has to know of a request that it forwards.
+struct Known {
+    params: Params,
+    stream: bool,
+    timeout: Option<std::time::Duration>,
+    on_disconnect: Option<lifecycle::OnDisconnect>,
+    body: Bytes,
+}
+
+/// Reads what rules the run. A field that means nothing here is not looked at, and one of the wrong type is the engine's to refuse.
+fn known(fields: &mut Fields, body: &Bytes) -> Result<Known, ApiError> {
+    let number = |fields: &Fields, name: &str| fields.peek(name).and_then(Value::as_u64).and_then(|n| u32::try_from(n).ok());
+    let cap =
+        ["max_completion_tokens", "max_tokens", "max_output_tokens"].iter().find_map(|name| number(fields, name)).filter(|cap| *cap > 0);
+    let n = number(fields, "n").unwrap_or(1).clamp(1, N_MAX);
+    let params = Params { n, max_tokens: cap, ..Params::default() };
+    let stream = fields.peek("stream").and_then(Value::as_bool).unwrap_or(false);
+    let has_ours = OURS.iter().any(|name| fields.peek(name).is_some());
+    let timeout = fields::timeout(fields)?;
+    let on_disconnect = fields::on_disconnect(fields)?;
+    let body = if has_ours { Bytes::from(fields.rest()) } else { body.clone() };
+    Ok(Known { params, stream, timeout, on_disconnect, body })
+}
+
+/// What came of a request.
+pub(super) struct Arrived<'a> {
+    pub(super) path: &'static str,
+    pub(super) route: Route,
+    pub(super) headers: &'a HeaderMap,
+    pub(super) body: &'a Bytes,
+    pub(super) arrived: Time,
+}
+
+/// Answers a request for a model whose engine is forwarded to.
+pub(super) async fn answer(
+    calls: &Arc<Calls>,
+    conn: &Arc<ConnState>,
+    (caller, requested): (Caller, Option<RunId>),
+    (mut fields, model): (Fields, Arc<str>),
+    came: Arrived<'_>,
+) -> Result<Response, ApiError> {
+    let known = known(&mut fields, came.body)?;
+    let timeout = generate::timeout(calls, came.headers, known.timeout)?;
+    let stated = leaving::stated(came.headers, known.on_disconnect)?;
+    let joining = generate::joining(came.path, came.headers, came.body)?;
+    let on_disconnect = calls.config.policy(came.route, stated, joining.is_some());
+    let stream = known.stream;
+    let order = Order {
+        caller,
+        requested: requested.clone(),
+        model,
+        prompt: Prompt::Forward(Forward { path: came.path.into(), body: known.body, stream }),
+        params: known.params,
+        arrived: came.arrived,
+        timeout,
+        stream,
+        joining,
+        door: "forward",
+        on_disconnect,
+        stored: false,
+        request: None,
+        expires: None,
+        tools: Vec::new(),
+    };
+    let Opened { mut reader, joined, .. } = calls.accept(order, conn).await.map_err(generate::closed)?;
+    let id = reader.key.run.clone();
+    let mut response = match head(&mut reader, stream).await {
+        Begun::Over(outcome) => ApiError::of_outcome(&outcome).into_response(),
+        Begun::Silent => generate::sse(Body::new(Passing::new(reader, true))),
+        Begun::Answer { status, content_type } => {
+            let is_events = content_type.as_deref().is_some_and(|kind| kind.starts_with("text/event-stream"));
+            let mut response = match is_events {
+                true => generate::sse(Body::new(Passing::new(reader, true))),
+                false => whole(reader).await,
+            };
+            // A failure after the head is the gateway's own answer.
+            if response.status() == StatusCode::OK {
+                *response.status_mut() = StatusCode::from_u16(status).unwrap_or(StatusCode::BAD_GATEWAY);
+                if let Some(kind) = content_type.and_then(|kind| HeaderValue::from_str(&kind).ok()) {
+                    response.headers_mut().insert(header::CONTENT_TYPE, kind);
+                }
+            }
+            response
+        }
+    };
+    name(response.headers_mut(), &id, requested.as_ref());
+    if joined {
+        response.headers_mut().insert(JOINED, HeaderValue::from_static("true"));
+    }
+    Ok(response)
+}
+
+/// How an answer begins.
+enum Begun {
+    /// As the engine says.
+    Answer { status: u16, content_type: Option<Arc<str>> },
+    /// Not yet: a stream of which nothing has come for as long as an idle hop may wait.
+    Silent,
+    /// It ended before it began.
+    Over(Outcome),
+}
+
+/// Waits for the head of the answer, in a stream no longer than a silence may last.
+async fn head(reader: &mut Reader, stream: bool) -> Begun {
+    let silence = reader.comment_after().filter(|_| stream);
+    let read = async {
+        loop {
+            match reader.next().await {
+                Item::Delta(delta) => {
+                    if let Some(Piece::Head { status, content_type }) = delta.passed.map(|passed| passed.piece) {
+                        return Begun::Answer { status, content_type };
+                    }
+                }
+                Item::Accepted => {}
+                Item::End { outcome, .. } => return Begun::Over(outcome),
+            }
+        }
+    };
+    let begun = match silence {
+        Some(silence) => tokio::time::timeout(silence, read).await.unwrap_or(Begun::Silent),
+        None => read.await,
+    };
+    if let Begun::Over(_) = begun {
+        reader.finish(false);
+    }
+    begun
+}
+
+/// Reads the whole answer, then gives it at once.
+async fn whole(mut reader: Reader) -> Response {
+    let (mut body, mut tokens) = (BytesMut::new(), 0_u32);
+    loop {
+        match reader.next().await {
+            Item::Accepted => {}
+            Item::Delta(delta) => {
+                tokens = tokens.saturating_add(delta.count());
+                if let Some(Piece::Body(bytes)) = delta.passed.map(|passed| passed.piece) {
+                    body.extend_from_slice(&bytes);
+                }
+            }
+            // An answer that the engine refused is its own; one that broke off is none.
+            Item::End { outcome, .. }
+                if outcome.kind() == OutcomeKind::Completed || outcome.kind() == OutcomeKind::Rejected || is_theirs(&outcome) =>
+            {
+                return Body::new(super::stream::Whole::of(reader, body.freeze(), tokens)).into_response();
+            }
+            Item::End { outcome, .. } => {
+                reader.finish(false);
+                return ApiError::of_outcome(&outcome).into_response();
+            }
+        }
+    }
+}
+
+/// Whether the end is the engine's own answer, told in its own words.
+fn is_theirs(outcome: &Outcome) -> bool {
+    outcome.cause == lifecycle::Cause::WorkerError && outcome.reason.as_deref().is_some_and(|why| why.starts_with(THEIRS))
+}
+
+/// How the reason of an outcome begins that is the status of an engine's own answer.
+pub const THEIRS: &str = "the engine answered ";
+
+/// A stream of the engine's own events.
+struct Passing {
+    reader: Reader,
+    ready: VecDeque<(Bytes, u32)>,
+    over: Option<bool>,
+    silence: Option<Silence>,
+    /// Nothing was sent of it yet that is no comment.
+    fresh: bool,
+}
+
+impl Passing {
+    fn new(reader: Reader, fresh: bool) -> Passing {
+        let silence = reader.comment_after().map(Silence::new);
+        Passing { reader, ready: VecDeque::new(), over: None, silence, fresh }
+    }
+
+    fn delta(&mut self, delta: Delta) {
+        let tokens = delta.count();
+        match delta.passed.map(|passed| passed.piece) {
+            Some(Piece::Body(bytes)) => self.ready.push_back((bytes, tokens)),
+            // The head of an answer that began in silence. One that is no stream of events cannot be passed on any more.
+            Some(Piece::Head { status, content_type }) if self.fresh => {
+                let is_events = content_type.as_deref().is_some_and(|kind| kind.starts_with("text/event-stream"));
+                if status != StatusCode::OK.as_u16() || !is_events {
+                    let error =
+                        ApiError::new(StatusCode::BAD_GATEWAY, "server_error", format!("{THEIRS}{status} to a request for a stream"));
+                    self.fail(&error.code("upstream_error"));
+                }
+            }
+            _ => {}
+        }
+        self.fresh = false;
+    }
+
+    fn fail(&mut self, error: &ApiError) {
+        self.ready.push_back((format!("data: {}\n\n", error.to_json()).into(), 0));
+        self.over = Some(false);
+    }
+
+    fn end(&mut self, outcome: &Outcome) {
+        if outcome.kind() == OutcomeKind::Completed {
+            self.over = Some(true);
+        } else {
+            self.fail(&ApiError::of_outcome(outcome));
+        }
+    }
+}
+
+impl http_body::Body for Passing {
+    type Data = Bytes;
+    type Error = Infallible;
+
+    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+        loop {
+            if self.reader.is_gone() {
+                self.reader.finish(false);
+                return Poll::Ready(None);
+            }
+            if let Some((bytes, tokens)) = self.ready.pop_front() {
+                self.reader.taken(tokens);
+                if let Some(silence) = &mut self.silence {
+                    silence.since = tokio::time::Instant::now();
+                }
+                return Poll::Ready(Some(Ok(Frame::data(bytes))));
+            }
+            if let Some(complete) = self.over {
+                self.reader.finish(complete);
+                return Poll::Ready(None);
+            }
+            match self.reader.poll(cx) {
+                Poll::Ready(Item::Accepted) => {}
+                Poll::Ready(Item::Delta(delta)) => self.delta(delta),
+                Poll::Ready(Item::End { outcome, .. }) => self.end(&outcome),
+                Poll::Pending => {
+                    let Some(silence) = &mut self.silence else { return Poll::Pending };
+                    ready!(silence.poll(cx));
+                    return Poll::Ready(Some(Ok(Frame::data(COMMENT))));
+                }
+            }
+        }
+    }
+}
+
+/// Endpoints that only an engine that is forwarded to has: embeddings, rerank, scores.
+pub(super) async fn other(
+    path: &'static str,
+    State(calls): State<Arc<Calls>>,
+    Extension(conn): Extension<Arc<ConnState>>,
+    Extension(caller): Extension<Caller>,
+    Extension(Requested(requested)): Extension<Requested>,
+    request: Request,
+) -> Result<Response, ApiError> {
+    let arrived = calls.now();
+    serving(&calls)?;
+    let (head, body) = request.into_parts();
+    let body = generate::read(&calls, body, 0).await?;
+    let fields = Fields::parse(&body)?;
+    let named = fields.peek("model").and_then(Value::as_str).map(str::to_owned);
+    let model = fields::model_named(named, &calls.models())?;
+    if !calls.forwards(&model) {
+        let message = format!("the model `{model}` is served by kvit itself, which has no {path}");
+        return Err(ApiError::new(StatusCode::NOT_FOUND, "invalid_request_error", message).code("unsupported_endpoint"));
+    }
+    let came = Arrived { path, route: Route::Chat, headers: &head.headers, body: &body, arrived };
+    answer(&calls, &conn, (caller, requested), (fields, model), came).await
+}

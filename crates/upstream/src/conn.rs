@@ -2,6 +2,8 @@
 //!
 //! Invariant: dropping it closes the socket there and then.
 
+use std::error::Error as _;
+use std::io;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
@@ -89,13 +91,14 @@ impl Conn {
         }
     }
 
-    /// Whether a byte was taken since `before`.
+    /// Bytes that were taken of it so far.
     pub(crate) fn taken(&self) -> u64 {
         self.meter.taken()
     }
 }
 
 fn before_head(error: &hyper::Error) -> Lost {
+    // hyper names this kind only where its server is built too.
     if error.is_parse() && error.to_string().contains("too large") {
         Lost::HeadTooLarge
     } else if error.is_parse() {
@@ -107,5 +110,11 @@ fn before_head(error: &hyper::Error) -> Lost {
 
 /// What a body that broke off says.
 pub(crate) fn in_body(error: &hyper::Error) -> Lost {
-    if error.is_parse() { Lost::NotHttp(error.to_string()) } else { Lost::BrokeOff }
+    let io = error.source().and_then(|source| source.downcast_ref::<io::Error>());
+    match io.map(io::Error::kind) {
+        // A chunk whose length is none.
+        Some(io::ErrorKind::InvalidInput | io::ErrorKind::InvalidData) => Lost::NotHttp(error.to_string()),
+        _ if error.is_parse() => Lost::NotHttp(error.to_string()),
+        _ => Lost::BrokeOff,
+    }
 }

@@ -13,10 +13,11 @@ const MAY_DEPEND: &[(&str, &[&str])] = &[
     ("worker", &["lifecycle", "kv", "engine", "model", "observe", "protocol"]),
     ("store", &["lifecycle"]),
     ("gateway", &["lifecycle", "observe", "protocol", "store"]),
+    ("upstream", &["lifecycle", "observe", "gateway"]),
     // It judges from outside: nothing that it judges can be seen from it.
     ("verify", &["lifecycle", "observe", "protocol"]),
     ("sim", &["lifecycle", "kv", "engine"]),
-    ("kvit", &["lifecycle", "kv", "engine", "model", "observe", "protocol", "worker", "store", "gateway", "verify", "sim"]),
+    ("kvit", &["lifecycle", "kv", "engine", "model", "observe", "protocol", "worker", "store", "gateway", "upstream", "verify", "sim"]),
     ("xtask", &[]),
 ];
 /// The crates that decide: no I/O, no async, no clock, no randomness, no locks.

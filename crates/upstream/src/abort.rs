@@ -1,0 +1,200 @@
+//! What is sent to an engine to cancel one request by its id, beside closing the connection.
+//!
+//! SGLang takes an id for the beginning of one, and ends every request whose id begins so; so all ids that are given here have one length,
+//! and none can be another's beginning. An answer of 200 proves nothing: engines give it for ids that they never had. What proves
+//! something is `evidence`.
+//!
+//! Invariant: what is sent can end no request but the one that is meant.
+// contract: C-29
+
+use std::fmt;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use bytes::{Bytes, BytesMut};
+use http::{HeaderMap, HeaderName, HeaderValue, Method};
+
+use super::client::{CallError, Client, Limits};
+use super::kind::Kind;
+
+/// Prompts of one request whose parts are named one by one; of more, closing the connection must do.
+const PROMPTS_MAX: u32 = 1024;
+const X_REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
+
+/// What one request is called at its upstream: always 32 digits.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct RequestName(pub u128);
+
+impl fmt::Display for RequestName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:032x}", self.0)
+    }
+}
+
+/// What a request asks for, as far as its name at the engine goes by it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Asks {
+    /// `/v1/chat/completions`.
+    Chat,
+    /// `/v1/completions`, for so many prompts.
+    Completions {
+        /// How many.
+        prompts: u32,
+    },
+    /// Anything else.
+    Other,
+}
+
+/// What came of a cancel by id. None of it says that the request is gone.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Told {
+    /// The engine answered with success.
+    Taken,
+    /// It has no such endpoint, or it is not enabled there. It is not asked again.
+    NotThere,
+    /// This kind, or what was asked for, has no cancel by id.
+    NoId,
+    /// It answered with another status.
+    Refused(u16),
+    /// There was no answer.
+    Failed(CallError),
+}
+
+/// How requests of one upstream are named and cancelled by name.
+#[derive(Debug)]
+pub struct Aborter {
+    kind: Kind,
+    missing: AtomicBool,
+}
+
+impl Aborter {
+    /// For an upstream of this kind.
+    pub fn new(kind: Kind) -> Aborter {
+        Aborter { kind, missing: AtomicBool::new(false) }
+    }
+
+    /// Whether the upstream is still asked.
+    pub fn enabled(&self) -> bool {
+        matches!(self.kind, Kind::Vllm | Kind::Sglang) && !self.missing.load(Ordering::Relaxed)
+    }
+
+    /// Gives a request its name: in a header, and for SGLang in its body, where the last of two fields of one name counts.
+    pub fn name(&self, name: RequestName, headers: &mut HeaderMap, body: Bytes) -> Bytes {
+        if let Ok(value) = HeaderValue::from_str(&name.to_string()) {
+            headers.insert(X_REQUEST_ID, value);
+        }
+        if self.kind == Kind::Sglang { with_field(body, "rid", &name.to_string()) } else { body }
+    }
+
+    /// What is sent: the path and the body.
+    pub fn request(&self, name: RequestName, asks: Asks) -> Option<(&'static str, String)> {
+        if !self.enabled() {
+            return None;
+        }
+        match (self.kind, asks) {
+            (Kind::Vllm, Asks::Chat) => Some((VLLM_PATH, format!(r#"{{"request_ids":["chatcmpl-{name}"]}}"#))),
+            (Kind::Vllm, Asks::Completions { prompts }) if (1..=PROMPTS_MAX).contains(&prompts) => {
+                let ids: Vec<_> = (0..prompts).map(|i| format!(r#""cmpl-{name}-{i}""#)).collect();
+                Some((VLLM_PATH, format!(r#"{{"request_ids":[{}]}}"#, ids.join(","))))
+            }
+            (Kind::Sglang, _) => Some(("/abort_request", format!(r#"{{"rid":"{name}"}}"#))),
+            _ => None,
+        }
+    }
+
+    /// Sends it. A `NotThere` is remembered.
+    pub async fn send(&self, client: &Client, name: RequestName, asks: Asks, limits: Limits) -> Told {
+        let Some((path, body)) = self.request(name, asks) else { return Told::NoId };
+        match client.call(Method::POST, path, HeaderMap::new(), body.into(), limits).await {
+            Err(error) => Told::Failed(error),
+            Ok(answer) => {
+                let told = self.heard(answer.status);
+                // Read to its end, so that its connection can be used again; what it says is nothing.
+                let _ = answer.whole().await;
+                told
+            }
+        }
+    }
+
+    fn heard(&self, status: u16) -> Told {
+        match status {
+            200..=299 => Told::Taken,
+            404 | 405 | 501 => {
+                self.missing.store(true, Ordering::Relaxed);
+                Told::NotThere
+            }
+            other => Told::Refused(other),
+        }
+    }
+}
+
+const VLLM_PATH: &str = "/inference/v1/abort_requests";
+
+/// Puts a field behind all others of a JSON object. What is none is left as it is: the upstream will say so.
+fn with_field(body: Bytes, field: &str, value: &str) -> Bytes {
+    let Some(close) = body.iter().rposition(|b| !b.is_ascii_whitespace()).filter(|i| body[*i] == b'}') else { return body };
+    let Some(before) = body[..close].iter().rposition(|b| !b.is_ascii_whitespace()) else { return body };
+    let comma = if body[before] == b'{' { "" } else { "," };
+    let mut named = BytesMut::with_capacity(body.len() + field.len() + value.len() + 7);
+    named.extend_from_slice(&body[..close]);
+    named.extend_from_slice(format!(r#"{comma}"{field}":"{value}"}}"#).as_bytes());
+    named.freeze()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NAME: RequestName = RequestName(0x0123_abcd);
+
+    #[test]
+    fn what_each_engine_is_sent() {
+        let id = "0000000000000000000000000123abcd";
+        let vllm = Aborter::new(Kind::Vllm);
+        assert_eq!(vllm.request(NAME, Asks::Chat), Some((VLLM_PATH, format!(r#"{{"request_ids":["chatcmpl-{id}"]}}"#))));
+        let two = format!(r#"{{"request_ids":["cmpl-{id}-0","cmpl-{id}-1"]}}"#);
+        assert_eq!(vllm.request(NAME, Asks::Completions { prompts: 2 }), Some((VLLM_PATH, two)));
+        assert_eq!(vllm.request(NAME, Asks::Completions { prompts: 5000 }), None);
+        assert_eq!(vllm.request(NAME, Asks::Other), None);
+        let sglang = Aborter::new(Kind::Sglang);
+        assert_eq!(sglang.request(NAME, Asks::Other), Some(("/abort_request", format!(r#"{{"rid":"{id}"}}"#))));
+        for kind in [Kind::LlamaCpp, Kind::OpenAi] {
+            assert_eq!(Aborter::new(kind).request(NAME, Asks::Chat), None);
+        }
+    }
+
+    #[test]
+    fn an_endpoint_that_is_not_there_is_not_asked_again_and_success_is_only_heard() {
+        let vllm = Aborter::new(Kind::Vllm);
+        assert_eq!((vllm.heard(200), vllm.heard(503)), (Told::Taken, Told::Refused(503)));
+        assert!(vllm.enabled());
+        assert_eq!(vllm.heard(404), Told::NotThere);
+        assert!(!vllm.enabled() && vllm.request(NAME, Asks::Chat).is_none());
+    }
+
+    // An engine that matches by beginning must not hit a neighbour.
+    #[test]
+    fn no_name_is_the_beginning_of_another() {
+        for value in [0, 1, 16, u128::MAX] {
+            assert_eq!(RequestName(value).to_string().len(), 32);
+        }
+    }
+
+    #[test]
+    fn the_name_goes_where_the_engine_looks() {
+        let mut headers = HeaderMap::new();
+        let sglang = Aborter::new(Kind::Sglang);
+        for (body, expect) in [
+            ("{}", r#"{"rid":"N"}"#),
+            (r#"{"a":{"b":1}} "#, r#"{"a":{"b":1},"rid":"N"}"#),
+            (r#"{"rid":"theirs" }"#, r#"{"rid":"theirs" ,"rid":"N"}"#),
+            ("nonsense", "nonsense"),
+            ("}", "}"),
+            ("", ""),
+        ] {
+            let named = sglang.name(NAME, &mut headers, Bytes::from(body));
+            assert_eq!(named, expect.replace('N', &NAME.to_string()), "{body}");
+        }
+        assert_eq!(headers[X_REQUEST_ID], NAME.to_string());
+        assert_eq!(Aborter::new(Kind::Vllm).name(NAME, &mut headers, Bytes::from("{}")), "{}");
+    }
+}

@@ -1,0 +1,385 @@
+//! One request to one upstream, and its answer: pooled HTTP/1.1 connections, each driven by the task that reads from it.
+//!
+//! Nobody but the reader of an answer touches its connection, so a stream costs one task, and its bytes are handed on as the slices of the
+//! read buffer that they came in.
+//!
+//! Invariant: [`CallError::NotSent`] says that not one byte of the request was taken by anybody, so it may be sent elsewhere; after
+//! anything else nobody knows. An answer that is dropped before its end closes its connection there and then.
+// contract: C-28
+
+use std::io;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use bytes::{Bytes, BytesMut};
+use http::header::{self, HeaderMap, HeaderName, HeaderValue};
+use http::{Method, Request, Response};
+use http_body::Body as _;
+use http_body_util::Full;
+use hyper::body::Incoming;
+use tokio::time::{Instant, Sleep};
+
+use super::base::Base;
+use super::config::{ConfigError, UpstreamConfig};
+use super::conn::{Conn, Failed, in_body};
+use super::connect::Connector;
+use super::pool::Pool;
+
+/// Headers of an answer that say something to the caller. Names that end in `-` are beginnings.
+const PASSED_ON: [&str; 7] =
+    ["retry-after", "retry-after-ms", "x-should-retry", "x-request-id", "x-ratelimit-", "openai-", "anthropic-ratelimit-"];
+/// What belongs to one connection, or is this client's own to say.
+const OURS: [HeaderName; 12] = [
+    header::HOST,
+    header::CONNECTION,
+    header::CONTENT_LENGTH,
+    header::TRANSFER_ENCODING,
+    header::TE,
+    header::TRAILER,
+    header::UPGRADE,
+    header::EXPECT,
+    header::ACCEPT_ENCODING,
+    header::AUTHORIZATION,
+    header::PROXY_AUTHORIZATION,
+    HeaderName::from_static("keep-alive"),
+];
+
+/// Why no byte of a request was sent.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum NotSent {
+    /// Its name has no address.
+    #[error("no such host: {0}")]
+    NoHost(String),
+    /// Nobody takes a connection there.
+    #[error("no connection: {0}")]
+    NoConnection(io::ErrorKind),
+    /// There was no connection in time.
+    #[error("no connection in time")]
+    ConnectTimeout,
+    /// The connection could not be made a secure one.
+    #[error("no secure connection: {0}")]
+    Tls(String),
+    /// The connection was closed before it had taken a byte.
+    #[error("the connection was closed before it took a byte")]
+    Closed,
+    /// It took no byte in time.
+    #[error("the connection took no byte in time")]
+    SendTimeout,
+    /// What was to be sent is no request.
+    #[error("no request can be made of it: {0}")]
+    Request(String),
+}
+
+/// What happened to a request that may have arrived.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum Lost {
+    /// The head of the answer did not come in time.
+    #[error("no head of an answer came in time")]
+    HeadTimeout,
+    /// No byte of the body came for too long.
+    #[error("no byte came for {} ms", .0.as_millis())]
+    IdleTimeout(Duration),
+    /// The connection was closed before an answer.
+    #[error("the connection was closed before an answer")]
+    Closed,
+    /// The connection broke off within the answer.
+    #[error("the connection broke off within the answer")]
+    BrokeOff,
+    /// The answer is no HTTP.
+    #[error("the answer is no HTTP: {0}")]
+    NotHttp(String),
+    /// The head of the answer is too large.
+    #[error("the head of the answer is larger than head_bytes_max")]
+    HeadTooLarge,
+    /// The body of the answer is too large.
+    #[error("the answer is longer than answer_bytes_max, {0} bytes")]
+    TooLong(u64),
+    /// The body is compressed, though nobody asked for that.
+    #[error("the answer is compressed, though nothing but plain text was asked for")]
+    Encoded,
+}
+
+/// Why a request has no whole answer.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum CallError {
+    /// Nothing can have had an effect: it may be sent elsewhere.
+    #[error("nothing was sent: {0}")]
+    NotSent(NotSent),
+    /// It may have arrived.
+    #[error("{0}")]
+    Lost(Lost),
+}
+
+impl From<Failed> for CallError {
+    fn from(failed: Failed) -> CallError {
+        match failed {
+            Failed::NotSent(why) => CallError::NotSent(why),
+            Failed::Lost(why) => CallError::Lost(why),
+        }
+    }
+}
+
+/// Limits of one request that are not the upstream's usual ones.
+#[derive(Clone, Copy, Debug)]
+pub struct Limits {
+    /// From the request's first byte to the answer's head.
+    pub head_timeout: Duration,
+    /// Longest time without a byte of the body.
+    pub idle_timeout: Duration,
+    /// Longest body.
+    pub answer_bytes_max: u64,
+}
+
+struct Shared {
+    connector: Connector,
+    pool: Arc<Pool>,
+    host: HeaderValue,
+    authorization: Option<HeaderValue>,
+    base: Base,
+    head_bytes_max: usize,
+    limits: Limits,
+}
+
+/// The client of one upstream. A clone is the same client.
+#[derive(Clone)]
+pub struct Client(Arc<Shared>);
+
+impl Client {
+    /// For the upstream of `config`. Connects to nobody yet.
+    ///
+    /// # Errors
+    /// [`ConfigError`]: the key, the host or the file of authorities cannot be used.
+    pub fn new(config: &UpstreamConfig) -> Result<Client, ConfigError> {
+        let wrong = |what: &'static str, why: String| ConfigError { upstream: config.url.to_string(), what, why };
+        let authorization = match &config.api_key {
+            None => None,
+            Some(key) => {
+                let value = HeaderValue::from_str(&format!("Bearer {}", key.reveal()));
+                let mut value = value.map_err(|_| wrong("api_key", "has a character that a header cannot have".to_owned()))?;
+                value.set_sensitive(true);
+                Some(value)
+            }
+        };
+        let connector = Connector::new(&config.url, config.ca_file.as_deref(), config.connect_timeout);
+        Ok(Client(Arc::new(Shared {
+            connector: connector.map_err(|why| wrong("TLS", why))?,
+            pool: Pool::new(config.idle_connections_max, config.idle_keep),
+            host: HeaderValue::from_str(&config.url.authority()).map_err(|e| wrong("url", e.to_string()))?,
+            authorization,
+            base: config.url.clone(),
+            head_bytes_max: config.head_bytes_max,
+            limits: Limits {
+                head_timeout: config.head_timeout,
+                idle_timeout: config.idle_timeout,
+                answer_bytes_max: config.answer_bytes_max,
+            },
+        })))
+    }
+
+    /// Sends JSON. Returns when the head of the answer is there, whatever its status.
+    ///
+    /// # Errors
+    /// [`CallError`].
+    pub async fn post(&self, path: &str, headers: HeaderMap, body: Bytes) -> Result<Answer, CallError> {
+        self.call(Method::POST, path, headers, body, self.0.limits).await
+    }
+
+    /// Asks for something that changes nothing.
+    ///
+    /// # Errors
+    /// [`CallError`].
+    pub async fn get(&self, path: &str, limits: Limits) -> Result<Answer, CallError> {
+        self.call(Method::GET, path, HeaderMap::new(), Bytes::new(), limits).await
+    }
+
+    /// Any request, with limits of its own.
+    ///
+    /// # Errors
+    /// [`CallError`].
+    pub async fn call(&self, method: Method, path: &str, headers: HeaderMap, body: Bytes, limits: Limits) -> Result<Answer, CallError> {
+        let request = self.request(method, path, headers, body)?;
+        while let Some(conn) = self.0.pool.take() {
+            match self.on(conn, request.clone(), limits).await {
+                // It had been closed meanwhile: the next one, and in the end a new one.
+                Err(CallError::NotSent(NotSent::Closed)) => {}
+                other => return other,
+            }
+        }
+        let (io, meter) = self.0.connector.connect().await.map_err(CallError::NotSent)?;
+        let conn = Conn::new(io, meter, self.0.head_bytes_max).await.map_err(CallError::NotSent)?;
+        self.on(conn, request, limits).await
+    }
+
+    /// Connections that are open now, waiting ones and those that are being opened included.
+    pub fn open(&self) -> usize {
+        self.0.connector.open().load(Ordering::Acquire)
+    }
+
+    /// Those of them that wait for a next request.
+    pub fn idle(&self) -> usize {
+        self.0.pool.len()
+    }
+
+    /// Where the upstream is.
+    pub fn base(&self) -> &Base {
+        &self.0.base
+    }
+
+    fn request(&self, method: Method, path: &str, mut headers: HeaderMap, body: Bytes) -> Result<Request<Full<Bytes>>, CallError> {
+        for name in OURS {
+            headers.remove(name);
+        }
+        headers.insert(header::HOST, self.0.host.clone());
+        headers.insert(header::ACCEPT_ENCODING, HeaderValue::from_static("identity"));
+        if method == Method::POST {
+            headers.entry(header::CONTENT_TYPE).or_insert(HeaderValue::from_static("application/json"));
+        }
+        if let Some(key) = &self.0.authorization {
+            headers.insert(header::AUTHORIZATION, key.clone());
+        }
+        let request = Request::builder().method(method).uri(self.0.base.target(path)).body(Full::new(body));
+        let mut request = request.map_err(|e| CallError::NotSent(NotSent::Request(e.to_string())))?;
+        *request.headers_mut() = headers;
+        Ok(request)
+    }
+
+    async fn on(&self, mut conn: Conn, request: Request<Full<Bytes>>, limits: Limits) -> Result<Answer, CallError> {
+        let before = conn.taken();
+        let response = match tokio::time::timeout(limits.head_timeout, conn.ask(request)).await {
+            Ok(response) => response?,
+            Err(_) if conn.taken() == before => return Err(CallError::NotSent(NotSent::SendTimeout)),
+            Err(_) => return Err(CallError::Lost(Lost::HeadTimeout)),
+        };
+        Answer::new(response, conn, self.0.pool.clone(), limits)
+    }
+}
+
+/// An answer whose head has come. Dropped before its end, it closes its connection.
+pub struct Answer {
+    /// Its status, whatever it is.
+    pub status: u16,
+    /// What its body is said to be.
+    pub content_type: Option<String>,
+    /// Those of its headers that say something to the caller.
+    pub headers: HeaderMap,
+    body: Incoming,
+    /// `None` from the body's end on: then it is in the pool, or closed.
+    conn: Option<Conn>,
+    pool: Arc<Pool>,
+    limits: Limits,
+    bytes: u64,
+    moved: Instant,
+    idle: Pin<Box<Sleep>>,
+    failed: Option<Lost>,
+}
+
+impl Answer {
+    fn new(response: Response<Incoming>, conn: Conn, pool: Arc<Pool>, limits: Limits) -> Result<Answer, CallError> {
+        let (head, body) = response.into_parts();
+        let plain = |value: &HeaderValue| value.as_bytes().eq_ignore_ascii_case(b"identity") || value.is_empty();
+        if head.headers.get(header::CONTENT_ENCODING).is_some_and(|value| !plain(value)) {
+            return Err(CallError::Lost(Lost::Encoded));
+        }
+        let content_type = head.headers.get(header::CONTENT_TYPE).and_then(|v| v.to_str().ok()).map(str::to_owned);
+        let passed_on = |name: &str| PASSED_ON.iter().any(|p| if p.ends_with('-') { name.starts_with(p) } else { name == *p });
+        let mut headers = HeaderMap::new();
+        for (name, value) in head.headers.iter().filter(|(name, _)| passed_on(name.as_str())) {
+            headers.append(name.clone(), value.clone());
+        }
+        let moved = Instant::now();
+        let idle = Box::pin(tokio::time::sleep_until(moved + limits.idle_timeout));
+        let status = head.status.as_u16();
+        Ok(Answer { status, content_type, headers, body, conn: Some(conn), pool, limits, bytes: 0, moved, idle, failed: None })
+    }
+
+    /// Whether it is a stream of server-sent events.
+    pub fn is_event_stream(&self) -> bool {
+        let kind = self.content_type.as_deref().and_then(|t| t.split(';').next()).unwrap_or_default();
+        kind.trim().eq_ignore_ascii_case("text/event-stream")
+    }
+
+    /// The next piece of the body, as it came; `None` at its end. May be dropped and called again.
+    ///
+    /// # Errors
+    /// [`CallError::Lost`], then and ever after. The connection is closed.
+    pub async fn next(&mut self) -> Result<Option<Bytes>, CallError> {
+        std::future::poll_fn(|cx| self.poll_next(cx)).await
+    }
+
+    /// The same for whoever polls.
+    pub fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Result<Option<Bytes>, CallError>> {
+        if let Some(why) = &self.failed {
+            return Poll::Ready(Err(CallError::Lost(why.clone())));
+        }
+        let result = ready!(self.poll_body(cx));
+        Poll::Ready(result.map_err(|why| {
+            self.conn = None;
+            self.failed = Some(why.clone());
+            CallError::Lost(why)
+        }))
+    }
+
+    fn poll_body(&mut self, cx: &mut Context<'_>) -> Poll<Result<Option<Bytes>, Lost>> {
+        loop {
+            let Some(conn) = &mut self.conn else { return Poll::Ready(Ok(None)) };
+            let mut frame = Pin::new(&mut self.body).poll_frame(cx);
+            if frame.is_pending() {
+                // What is read now is in the body's hands at once.
+                let over = conn.drive(cx);
+                frame = Pin::new(&mut self.body).poll_frame(cx);
+                if over && frame.is_pending() {
+                    return Poll::Ready(Err(Lost::BrokeOff));
+                }
+            }
+            match frame {
+                Poll::Ready(Some(Ok(frame))) => {
+                    let Ok(data) = frame.into_data() else { continue };
+                    self.bytes += data.len() as u64;
+                    if self.bytes > self.limits.answer_bytes_max {
+                        return Poll::Ready(Err(Lost::TooLong(self.limits.answer_bytes_max)));
+                    }
+                    self.moved = Instant::now();
+                    return Poll::Ready(Ok(Some(data)));
+                }
+                Poll::Ready(Some(Err(e))) => return Poll::Ready(Err(in_body(&e))),
+                Poll::Ready(None) => {
+                    if let Some(conn) = self.conn.take() {
+                        self.pool.put(conn);
+                    }
+                    return Poll::Ready(Ok(None));
+                }
+                Poll::Pending => return self.poll_idle(cx),
+            }
+        }
+    }
+
+    /// The timer is set anew only when it has run out: a token costs one look at the clock.
+    fn poll_idle(&mut self, cx: &mut Context<'_>) -> Poll<Result<Option<Bytes>, Lost>> {
+        loop {
+            ready!(self.idle.as_mut().poll(cx));
+            let due = self.moved + self.limits.idle_timeout;
+            if Instant::now() >= due {
+                return Poll::Ready(Err(Lost::IdleTimeout(self.limits.idle_timeout)));
+            }
+            self.idle.as_mut().reset(due);
+        }
+    }
+
+    /// All that is left of the body.
+    ///
+    /// # Errors
+    /// [`CallError::Lost`].
+    pub async fn whole(mut self) -> Result<Bytes, CallError> {
+        let Some(first) = self.next().await? else { return Ok(Bytes::new()) };
+        let Some(second) = self.next().await? else { return Ok(first) };
+        let mut all = BytesMut::from(&first[..]);
+        all.extend_from_slice(&second);
+        while let Some(more) = self.next().await? {
+            all.extend_from_slice(&more);
+        }
+        Ok(all.freeze())
+    }
+}

@@ -1,0 +1,230 @@
+//! What is said of an upstream by whoever sets kvit up, and every limit of how it is spoken to.
+//!
+//! Invariant: a wrong word is an error that names it; the key is never shown.
+// contract: C-28
+
+use std::fmt;
+use std::path::PathBuf;
+use std::str::FromStr;
+use std::time::Duration;
+
+use super::base::Base;
+use super::kind::{CancelBy, Kind};
+
+/// Longest name of an upstream in bytes.
+pub const NAME_BYTES_MAX: usize = 64;
+/// Most slots that an upstream may be said to have.
+pub const SLOTS_MAX: u32 = 65_536;
+/// Most models that an upstream may be said to have.
+pub const MODELS_MAX: usize = 256;
+
+/// A text that is never shown.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Secret(String);
+
+impl Secret {
+    /// Keeps it.
+    pub fn new(text: impl Into<String>) -> Secret {
+        Secret(text.into())
+    }
+
+    /// The text itself: for the wire and nothing else.
+    pub fn reveal(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Debug for Secret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Secret(not shown)")
+    }
+}
+
+/// What is wrong with what was said of an upstream.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+#[error("the upstream `{upstream}`: {what} {why}")]
+pub struct ConfigError {
+    /// Which upstream, as it was given.
+    pub upstream: String,
+    /// Which word.
+    pub what: &'static str,
+    /// What is wrong with it, and what would be right.
+    pub why: String,
+}
+
+/// One upstream: where it is, what it is, and the limits of how it is spoken to.
+#[derive(Clone, Debug)]
+pub struct UpstreamConfig {
+    /// Where it is.
+    pub url: Base,
+    /// What it is called in logs, metrics and views. Default: host and port.
+    pub name: String,
+    /// Which engine it is; `None` to look.
+    pub kind: Option<Kind>,
+    /// Sent as `Authorization: Bearer`, instead of what the caller sent. Default none.
+    pub api_key: Option<Secret>,
+    /// Certificates (PEM) that are trusted beside the usual authorities. Default none.
+    pub ca_file: Option<PathBuf>,
+    /// Requests that it is sent at once; `None` to ask it, and if it does not say, the kind's default.
+    pub slots: Option<u32>,
+    /// Models that it has; empty to ask it.
+    pub models: Vec<String>,
+    /// How a cancel is sent; `None` for what its kind can do.
+    pub cancel: Option<CancelBy>,
+    /// From the look-up of its name to a secured connection. Default 5 s.
+    pub connect_timeout: Duration,
+    /// From a request's first byte to the answer's head, which some engines send with the first token, and all with a whole answer. Default
+    /// 10 min, as long as a run may take.
+    pub head_timeout: Duration,
+    /// Longest time without a byte of an answer: a prefill in a full queue, or an upstream that hangs. Default 5 min.
+    pub idle_timeout: Duration,
+    /// How long a look at it may take (kind, models, counters), from the request to the last byte. Default 2 s.
+    pub look_timeout: Duration,
+    /// Largest head of an answer in bytes, at least 8 KiB. Default 64 KiB. Also the most that is read at once.
+    pub head_bytes_max: usize,
+    /// Longest line of a stream in bytes. Default 1 MiB: a chunk with log-probabilities of many tokens is long.
+    pub line_bytes_max: usize,
+    /// Longest event of a stream in bytes. Default 2 MiB.
+    pub event_bytes_max: usize,
+    /// Longest answer in bytes, streamed or not. Default 256 MiB: embeddings of a large batch are long.
+    pub answer_bytes_max: u64,
+    /// Longest answer to a look, in bytes. Default 4 MiB: counters with many labels are long.
+    pub look_bytes_max: u64,
+    /// Connections that wait for a next request. Default 64.
+    pub idle_connections_max: usize,
+    /// How long they do. Default 4 s: common servers close after 5 s, and who closes second never sends into a closed connection.
+    pub idle_keep: Duration,
+    /// How long after a cancel its proof is looked for; then its level is `best_effort`. Default 10 s.
+    pub observe_for: Duration,
+    /// Time between two looks meanwhile, if the kind allows that. Default 100 ms.
+    pub observe_every: Duration,
+}
+
+impl UpstreamConfig {
+    /// An upstream at this URL with all defaults.
+    ///
+    /// # Errors
+    /// [`ConfigError`]: it is no URL of an upstream.
+    pub fn at(url: &str) -> Result<UpstreamConfig, ConfigError> {
+        let base = Base::read(url).map_err(|why| ConfigError {
+            // A password in it must not come to a log.
+            upstream: url.rsplit('@').next().unwrap_or_default().to_owned(),
+            what: "the URL",
+            why: format!("{why}; it looks like http://127.0.0.1:8000"),
+        })?;
+        Ok(UpstreamConfig {
+            name: base.authority(),
+            url: base,
+            kind: None,
+            api_key: None,
+            ca_file: None,
+            slots: None,
+            models: Vec::new(),
+            cancel: None,
+            connect_timeout: Duration::from_secs(5),
+            head_timeout: Duration::from_secs(600),
+            idle_timeout: Duration::from_secs(300),
+            look_timeout: Duration::from_secs(2),
+            head_bytes_max: 64 << 10,
+            line_bytes_max: 1 << 20,
+            event_bytes_max: 2 << 20,
+            answer_bytes_max: 256 << 20,
+            look_bytes_max: 4 << 20,
+            idle_connections_max: 64,
+            idle_keep: Duration::from_secs(4),
+            observe_for: Duration::from_secs(10),
+            observe_every: Duration::from_millis(100),
+        })
+    }
+
+    fn set(&mut self, word: &str) -> Result<(), (&'static str, String)> {
+        let (key, value) = word.split_once('=').ok_or(("the word", format!("`{word}` is not KEY=VALUE; {KEYS}")))?;
+        match key {
+            "kind" => self.kind = Some(value.parse().map_err(|why| ("kind", why))?),
+            "cancel" => self.cancel = Some(value.parse().map_err(|why| ("cancel", why))?),
+            "slots" => {
+                let slots = value.parse().ok().filter(|n| (1..=SLOTS_MAX).contains(n));
+                self.slots = Some(slots.ok_or_else(|| ("slots", format!("`{value}` is no number from 1 to {SLOTS_MAX}")))?);
+            }
+            "name" => {
+                let plain = |b: u8| b.is_ascii_graphic() && !b"\"\\".contains(&b);
+                if value.is_empty() || value.len() > NAME_BYTES_MAX || !value.bytes().all(plain) {
+                    return Err(("name", format!("has 1 to {NAME_BYTES_MAX} printable ASCII characters, no blank, no quote")));
+                }
+                value.clone_into(&mut self.name);
+            }
+            "model" => {
+                if value.is_empty() || self.models.len() >= MODELS_MAX {
+                    return Err(("model", format!("is empty, or there are more than {MODELS_MAX}")));
+                }
+                self.models.push(value.to_owned());
+            }
+            "ca" => self.ca_file = Some(value.into()),
+            _ => return Err(("the word", format!("`{key}` is unknown; {KEYS}"))),
+        }
+        Ok(())
+    }
+}
+
+const KEYS: &str = "known are kind, slots, name, model (may be repeated), cancel and ca";
+
+/// `URL[,kind=vllm][,slots=8][,name=a][,model=m]...[,cancel=close][,ca=FILE]`. No key: a command line is seen by others.
+impl FromStr for UpstreamConfig {
+    type Err = ConfigError;
+
+    fn from_str(text: &str) -> Result<UpstreamConfig, ConfigError> {
+        let mut words = text.split(',');
+        let mut config = UpstreamConfig::at(words.next().unwrap_or_default().trim())?;
+        for word in words.map(str::trim).filter(|word| !word.is_empty()) {
+            let upstream = config.url.to_string();
+            config.set(word).map_err(|(what, why)| ConfigError { upstream, what, why })?;
+        }
+        Ok(config)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_line_says_it_all() {
+        let config: UpstreamConfig =
+            "http://10.0.0.1:8000/v1,kind=vllm,slots=8,name=a1,model=x,model=org/y, cancel=close ,ca=f.pem,".parse().expect("a line");
+        assert_eq!(config.url.to_string(), "http://10.0.0.1:8000");
+        assert_eq!((config.kind, config.slots, config.name.as_str()), (Some(Kind::Vllm), Some(8), "a1"));
+        assert_eq!((config.models, config.cancel), (vec!["x".to_owned(), "org/y".to_owned()], Some(CancelBy::Close)));
+        let config: UpstreamConfig = "https://example.com".parse().expect("a URL");
+        assert_eq!((config.name.as_str(), config.kind, config.slots), ("example.com", None, None));
+    }
+
+    #[test]
+    fn what_is_wrong_is_named() {
+        for (text, what, says) in [
+            ("", "the URL", "is no URL"),
+            ("localhost:8000", "the URL", "http://"),
+            ("http://a,kind=tgi", "kind", "`tgi`"),
+            ("http://a,slots=0", "slots", "`0`"),
+            ("http://a,slots=many", "slots", "`many`"),
+            ("http://a,name=", "name", "1 to 64"),
+            ("http://a,name=a b", "name", "no blank"),
+            ("http://a,slot=4", "the word", "`slot`"),
+            ("http://a,vllm", "the word", "KEY=VALUE"),
+            ("http://a,cancel=maybe", "cancel", "`maybe`"),
+        ] {
+            let error = text.parse::<UpstreamConfig>().expect_err(text);
+            assert_eq!(error.what, what, "{text}");
+            assert!(error.to_string().contains(says), "{error}");
+        }
+    }
+
+    #[test]
+    fn no_secret_is_shown() {
+        let mut config = UpstreamConfig::at("http://a").expect("a URL");
+        config.api_key = Some(Secret::new("sk-hidden"));
+        assert!(!format!("{config:?}").contains("hidden"));
+        let error = UpstreamConfig::at("http://me:hidden@a").expect_err("a password");
+        assert!(!error.to_string().contains("hidden"), "{error}");
+        assert!(error.to_string().contains("api_key"));
+    }
+}

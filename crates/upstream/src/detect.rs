@@ -1,0 +1,293 @@
+//! Which engine an upstream is, and which models it has, by what it answers to a few harmless questions.
+//!
+//! Gateways in front of an engine pass on some of these questions and not others, so counters count only if they were seen, and the kind
+//! says why it was chosen. The counters are looked at once: an engine may not like more.
+//!
+//! Invariant: whatever it answers, and if it answers nothing, there is a kind; only an upstream that could not be reached is no upstream.
+
+use std::fmt::Write as _;
+
+use serde::Deserialize;
+
+use super::client::{CallError, Client, Limits};
+use super::config::{MODELS_MAX, SLOTS_MAX, UpstreamConfig};
+use super::counters;
+use super::json::{List, Number, Object, Text};
+use super::kind::Kind;
+
+/// Longest text that is taken out of an answer.
+const TEXT_BYTES_MAX: usize = 256;
+
+/// What an upstream is.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Detected {
+    /// Which engine.
+    pub kind: Kind,
+    /// Why that one, for people: what was asked and what it answered.
+    pub why: String,
+    /// Its counters were seen: they may prove something.
+    pub counters: bool,
+    /// The models that it says it has.
+    pub models: Vec<Model>,
+    /// Requests that it computes at once, if it says that.
+    pub slots: Option<u32>,
+    /// Its release, if it says that.
+    pub version: Option<String>,
+}
+
+/// One model of an upstream.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Model {
+    /// Its name.
+    pub id: String,
+    /// Most tokens of prompt and answer, if it says that.
+    pub context: Option<u64>,
+}
+
+/// What one question was answered with.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Seen {
+    /// A status and a text.
+    Answer(u16, String),
+    /// Nothing that can be read.
+    Nothing(CallError),
+    /// It was not asked.
+    NotAsked,
+}
+
+impl Seen {
+    fn good(&self) -> Option<&str> {
+        match self {
+            Seen::Answer(200, text) => Some(text),
+            _ => None,
+        }
+    }
+
+    fn object<'a, T: Deserialize<'a>>(&'a self) -> Option<T> {
+        serde_json::from_str::<Object<T>>(self.good()?).ok()?.0
+    }
+
+    fn word(&self) -> String {
+        match self {
+            Seen::Answer(status, _) => format!("status {status}"),
+            Seen::Nothing(error) => error.to_string(),
+            Seen::NotAsked => "not asked".to_owned(),
+        }
+    }
+}
+
+/// The answers to all questions.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Answers {
+    /// `/v1/models`.
+    pub models: Seen,
+    /// `/metrics`.
+    pub metrics: Seen,
+    /// `/version`.
+    pub version: Seen,
+    /// `/server_info`, or `/get_server_info` before it was called that.
+    pub server_info: Seen,
+    /// `/props`.
+    pub props: Seen,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(default, bound(deserialize = "'de: 'a"))]
+struct Models<'a> {
+    data: List<ModelInfo<'a>>,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(default, bound(deserialize = "'de: 'a"))]
+struct ModelInfo<'a> {
+    id: Text<'a>,
+    owned_by: Text<'a>,
+    max_model_len: Number,
+    meta: Object<Meta>,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(default)]
+struct Meta {
+    n_ctx: Number,
+    n_ctx_train: Number,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(default, bound(deserialize = "'de: 'a"))]
+struct Version<'a> {
+    version: Text<'a>,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(default, bound(deserialize = "'de: 'a"))]
+struct ServerInfo<'a> {
+    version: Text<'a>,
+    max_running_requests: Number,
+    max_total_num_tokens: Number,
+    tp_size: Number,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(default, bound(deserialize = "'de: 'a"))]
+struct Props<'a> {
+    total_slots: Number,
+    build_info: Text<'a>,
+    default_generation_settings: Object<Settings>,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(default)]
+struct Settings {
+    n_ctx: Number,
+}
+
+/// Asks, and decides.
+///
+/// # Errors
+/// [`CallError`]: nobody could be reached.
+pub async fn detect(client: &Client, config: &UpstreamConfig) -> Result<Detected, CallError> {
+    let limits = Limits { head_timeout: config.look_timeout, idle_timeout: config.look_timeout, answer_bytes_max: config.look_bytes_max };
+    let models = match look(client, "/v1/models", limits).await {
+        Seen::Nothing(error @ CallError::NotSent(_)) => return Err(error),
+        seen => seen,
+    };
+    let metrics = if config.kind == Some(Kind::OpenAi) { Seen::NotAsked } else { look(client, "/metrics", limits).await };
+    let mut answers = Answers { models, metrics, version: Seen::NotAsked, server_info: Seen::NotAsked, props: Seen::NotAsked };
+    let kind = config.kind.or_else(|| answers.metrics.good().and_then(counters::whose));
+    let asks = |of: Kind| kind.is_none_or(|kind| kind == of);
+    if asks(Kind::Vllm) {
+        answers.version = look(client, "/version", limits).await;
+    }
+    if asks(Kind::Sglang) {
+        answers.server_info = look(client, "/server_info", limits).await;
+        if answers.server_info.good().is_none() {
+            answers.server_info = look(client, "/get_server_info", limits).await;
+        }
+    }
+    if asks(Kind::LlamaCpp) {
+        answers.props = look(client, "/props", limits).await;
+    }
+    Ok(decide(config.kind, &answers))
+}
+
+async fn look(client: &Client, path: &str, limits: Limits) -> Seen {
+    let all = async {
+        let answer = client.get(path, limits).await?;
+        let status = answer.status;
+        let body = answer.whole().await?;
+        Ok(Seen::Answer(status, String::from_utf8_lossy(&body).into_owned()))
+    };
+    // One that drips is no quicker for each of its drops.
+    let slow = CallError::Lost(super::client::Lost::IdleTimeout(limits.idle_timeout));
+    tokio::time::timeout(limits.idle_timeout * 2, all).await.unwrap_or(Err(slow)).unwrap_or_else(Seen::Nothing)
+}
+
+/// Which kind it is, by what it answered. `told` is what the configuration says, which nobody overrules.
+pub fn decide(told: Option<Kind>, answers: &Answers) -> Detected {
+    let mut models = Vec::new();
+    let mut owner = None;
+    for info in answers.models.object::<Models<'_>>().unwrap_or_default().data.0 {
+        let Some(id) = info.id.0.filter(|id| !id.is_empty() && id.len() <= TEXT_BYTES_MAX && models.len() < MODELS_MAX) else { continue };
+        owner = owner.or(info.owned_by.0);
+        let meta = info.meta.0.unwrap_or_default();
+        models.push(Model { id: id.into_owned(), context: info.max_model_len.0.or(meta.n_ctx.0).or(meta.n_ctx_train.0) });
+    }
+    let counted = answers.metrics.good().and_then(counters::whose);
+    let info = answers.server_info.object::<ServerInfo<'_>>().filter(|i| i.tp_size.0.is_some() || i.max_total_num_tokens.0.is_some());
+    let props = answers.props.object::<Props<'_>>().filter(|p| p.total_slots.0.is_some());
+    let (kind, mut why) = match (told, counted, &info, &props, owner.as_deref()) {
+        (Some(kind), ..) => (kind, "the configuration says so".to_owned()),
+        (_, Some(kind), ..) => (kind, format!("its counters are {kind}'s")),
+        (.., Some(_), _, _) => (Kind::Sglang, "it has server_info as sglang has it".to_owned()),
+        (.., Some(_), _) => (Kind::LlamaCpp, "it has props with slots as llamacpp has them".to_owned()),
+        (.., Some("vllm")) => (Kind::Vllm, "its models are owned by vllm".to_owned()),
+        (.., Some("sglang")) => (Kind::Sglang, "its models are owned by sglang".to_owned()),
+        (.., Some("llamacpp")) => (Kind::LlamaCpp, "its models are owned by llamacpp".to_owned()),
+        _ => (Kind::OpenAi, "nothing in its answers is another engine's".to_owned()),
+    };
+    let counters = counted == Some(kind);
+    if !counters && kind != Kind::OpenAi {
+        let _ = write!(why, "; its counters were not seen (/metrics: {}), so no cancel can be proven", answers.metrics.word());
+    }
+    if models.is_empty() {
+        let _ = write!(why, "; it names no model (/v1/models: {})", answers.models.word());
+    }
+    let mut slots = None;
+    let mut version = None;
+    match kind {
+        Kind::Vllm => version = answers.version.object::<Version<'_>>().and_then(|v| v.version.0),
+        Kind::Sglang => {
+            let info = info.unwrap_or_default();
+            (slots, version) = (info.max_running_requests.0, info.version.0);
+        }
+        Kind::LlamaCpp => {
+            let props = props.unwrap_or_default();
+            let context = props.default_generation_settings.0.and_then(|s| s.n_ctx.0);
+            models.iter_mut().for_each(|model| model.context = context.or(model.context));
+            (slots, version) = (props.total_slots.0, props.build_info.0);
+        }
+        Kind::OpenAi => {}
+    }
+    let slots = slots.and_then(|n| u32::try_from(n).ok()).filter(|n| (1..=SLOTS_MAX).contains(n));
+    let version = version.filter(|v| v.len() <= TEXT_BYTES_MAX && v.chars().all(|c| !c.is_control())).map(|v| v.into_owned());
+    Detected { kind, why, counters, models, slots, version }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::client::Lost;
+
+    fn answers() -> Answers {
+        let none = || Seen::Answer(404, "<html>not found</html>".to_owned());
+        Answers { models: none(), metrics: none(), version: none(), server_info: none(), props: none() }
+    }
+
+    fn good(text: &str) -> Seen {
+        Seen::Answer(200, text.to_owned())
+    }
+
+    #[test]
+    fn vllm_by_its_counters_and_without_them() {
+        let models = good(r#"{"object":"list","data":[{"id":"m","object":"model","owned_by":"vllm","max_model_len":4096}]}"#);
+        let metrics = good("vllm:num_requests_running{engine=\"0\"} 0.0\nvllm:num_requests_waiting 0\n");
+        let found = decide(None, &Answers { models: models.clone(), metrics, version: good(r#"{"version":"0.32.0"}"#), ..answers() });
+        assert_eq!((found.kind, found.counters, found.version.as_deref()), (Kind::Vllm, true, Some("0.32.0")));
+        assert_eq!(found.models, [Model { id: "m".to_owned(), context: Some(4096) }]);
+        let found = decide(None, &Answers { models, ..answers() });
+        assert_eq!((found.kind, found.counters), (Kind::Vllm, false));
+        assert!(found.why.contains("owned by vllm") && found.why.contains("status 404"), "{}", found.why);
+    }
+
+    #[test]
+    fn sglang_and_llama_cpp() {
+        let info = good(r#"{"tp_size":1,"version":"0.5.3","max_running_requests":48,"max_total_num_tokens":9000}"#);
+        let found = decide(None, &Answers { server_info: info, ..answers() });
+        assert_eq!((found.kind, found.slots, found.counters), (Kind::Sglang, Some(48), false));
+        let props = good(r#"{"total_slots":2,"default_generation_settings":{"n_ctx":4096,"params":{}},"build_info":"b1"}"#);
+        let metrics = good("llamacpp:requests_processing 0\nllamacpp:requests_deferred 0\n");
+        let models = good(r#"{"models":[{"name":"x"}],"data":[{"id":"m","owned_by":"llamacpp","meta":{"n_ctx_train":8192}}]}"#);
+        let found = decide(None, &Answers { props, metrics, models, ..answers() });
+        assert_eq!((found.kind, found.slots, found.counters), (Kind::LlamaCpp, Some(2), true));
+        assert_eq!((found.models[0].context, found.version.as_deref()), (Some(4096), Some("b1")));
+    }
+
+    #[test]
+    fn garbage_is_survived_and_the_configuration_is_not_overruled() {
+        let slow = || Seen::Nothing(CallError::Lost(Lost::HeadTimeout));
+        let garbage = ["", "<html>", "[]", "{\"data\":7}", "{\"data\":[{\"id\":7},{\"id\":\"\"},null]}", "\u{0}\u{1}"];
+        for text in garbage {
+            let all = good(text);
+            let answers = Answers { models: all.clone(), metrics: all.clone(), version: all.clone(), server_info: all.clone(), props: all };
+            let found = decide(None, &answers);
+            assert_eq!((found.kind, found.slots, found.version), (Kind::OpenAi, None, None), "{text}");
+            assert_eq!(decide(Some(Kind::Vllm), &answers).kind, Kind::Vllm);
+        }
+        let found = decide(None, &Answers { models: slow(), metrics: slow(), ..answers() });
+        assert_eq!(found.kind, Kind::OpenAi);
+        assert!(found.why.contains("no head of an answer came in time"), "{}", found.why);
+        let huge = good(r#"{"total_slots":99999999999}"#);
+        assert_eq!(decide(None, &Answers { props: huge, ..answers() }).slots, None);
+    }
+}

@@ -1,0 +1,266 @@
+//! What proves that cancelled requests are gone from an engine that others wrote: its own counters, and what kvit saw of its own requests.
+//!
+//! A look at the counters that began after a connection was closed counts the closed request as long as it is there. The engine shows only
+//! a sum. So the closed ones are proven gone if every request in the sum is known to be another one: one of ours that was certainly counted
+//! during the whole look, because it had shown tokens before the look began and showed another one after it had ended. That one may come
+//! long after the look, so looks are kept and judged again. A sum of zero needs no others. Requests of other users of the engine are in the
+//! sum and in no list of ours: they make a proof harder, never wrong.
+//!
+//! What has to hold of the engine is [`Freshness`], and nothing else is believed. A sum below what is certainly counted shows that it does
+//! not hold, and that look proves nothing.
+//!
+//! Invariant: pure; `Observed` is said only of a request that no look of the kind above could have missed. What is forgotten because of a
+//! limit, and what comes late, can only make a proof harder.
+// contract: C-29
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::time::Duration;
+
+use super::kind::{CancelBy, Freshness};
+
+/// Looks that are kept for a token that may still come.
+const LOOKS_MAX: usize = 64;
+/// Requests that are over and may still count for a look that is kept.
+const PAST_MAX: usize = 1024;
+
+/// How well one cancel at such an engine is proven. `confirmed` is not among them: no such engine acknowledges a release.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Level {
+    /// Its own counters show that the request is gone.
+    Observed,
+    /// The connection was closed, and nothing more is known.
+    BestEffort,
+    /// It is known that neither closing nor an id means anything to it.
+    Unsupported,
+}
+
+/// What became of one cancel.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Verdict {
+    /// Whose.
+    pub id: u64,
+    /// How well it is proven.
+    pub level: Level,
+    /// When its connection was closed.
+    pub closed: Duration,
+    /// The end of the look that proves it: by then it was gone.
+    pub gone_by: Option<Duration>,
+}
+
+/// One look at the counters. Moments are counted from any one beginning that all of them share.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Look {
+    /// Before the first byte of the question was sent.
+    pub began: Duration,
+    /// After the last byte of the answer was read.
+    pub ended: Duration,
+    /// Requests that run or wait.
+    pub present: u64,
+}
+
+/// What one request has shown: written by its reader for each token, without a lock, and read here.
+#[derive(Debug, Default)]
+pub struct Tokens {
+    count: AtomicU32,
+    /// When it had shown `shown_before`, and when it showed its last, in nanoseconds and one more; 0 for never.
+    enough: AtomicU64,
+    last: AtomicU64,
+    needed: u32,
+}
+
+impl Tokens {
+    /// An event that shows a token was read now. Only one task calls this, with moments that do not go back.
+    pub fn shown(&self, now: Duration) {
+        let now = stamp(now);
+        let count = self.count.load(Ordering::Relaxed).saturating_add(1);
+        self.count.store(count, Ordering::Relaxed);
+        if count == self.needed {
+            self.enough.store(now, Ordering::Release);
+        }
+        self.last.store(now, Ordering::Release);
+    }
+
+    /// Whether it had shown so many by then that it was counted.
+    fn counted_by(&self, moment: Duration) -> bool {
+        (1..=stamp(moment)).contains(&self.enough.load(Ordering::Acquire))
+    }
+
+    fn shown_since(&self, moment: Duration) -> bool {
+        self.last.load(Ordering::Acquire) >= stamp(moment)
+    }
+}
+
+fn stamp(moment: Duration) -> u64 {
+    u64::try_from(moment.as_nanos()).unwrap_or(u64::MAX - 1).saturating_add(1)
+}
+
+#[derive(Debug)]
+struct Closed {
+    id: u64,
+    closed: Duration,
+    /// A look that began then or later counts it, if it is there.
+    looks_from: Duration,
+}
+
+/// All requests at one upstream, as far as its cancels' levels go by them.
+#[derive(Debug)]
+pub struct Ledger {
+    cancel: CancelBy,
+    fresh: Option<Freshness>,
+    observe_for: Duration,
+    live: HashMap<u64, Arc<Tokens>>,
+    closed: Vec<Closed>,
+    /// What those showed that are over: they were there while they showed it.
+    past: VecDeque<Arc<Tokens>>,
+    looks: VecDeque<Look>,
+    contradictions: u64,
+}
+
+impl Ledger {
+    /// For an upstream that is told of cancels like this, whose counters are so fresh (`None`: they prove nothing).
+    pub fn new(cancel: CancelBy, fresh: Option<Freshness>, observe_for: Duration) -> Ledger {
+        Ledger {
+            cancel,
+            fresh,
+            observe_for,
+            live: HashMap::new(),
+            closed: Vec::new(),
+            past: VecDeque::new(),
+            looks: VecDeque::new(),
+            contradictions: 0,
+        }
+    }
+
+    /// A request is about to be sent. Returns what its reader notes its tokens in.
+    pub fn sent(&mut self, id: u64) -> Arc<Tokens> {
+        let needed = self.fresh.map_or(u32::MAX, |fresh| fresh.shown_before.max(1));
+        let tokens = Arc::new(Tokens { needed, ..Tokens::default() });
+        self.live.insert(id, tokens.clone());
+        tokens
+    }
+
+    /// Its answer was read to its end, or nothing of it was ever sent: it is not there, whatever becomes of others.
+    pub fn ended(&mut self, id: u64) {
+        if let Some(tokens) = self.live.remove(&id) {
+            self.remember(tokens);
+        }
+    }
+
+    /// Its connection was closed before the end of its answer, at `now` at the latest. A second close changes nothing.
+    pub fn closed(&mut self, id: u64, now: Duration) {
+        let Some(tokens) = self.live.remove(&id) else { return };
+        let looks_from = match self.fresh {
+            Some(fresh) if !tokens.counted_by(now) => now.saturating_add(fresh.counted_within),
+            _ => now,
+        };
+        self.closed.push(Closed { id, closed: now, looks_from });
+        self.remember(tokens);
+    }
+
+    /// When the next look is useful, if any is: now or later. Not before the last one ended.
+    pub fn look_from(&self) -> Option<Duration> {
+        self.fresh.and_then(|_| self.closed.iter().map(|closed| closed.looks_from).min())
+    }
+
+    /// When the next verdict falls at the latest, whatever is seen.
+    pub fn due(&self) -> Option<Duration> {
+        self.closed.iter().map(|closed| self.give_up(closed)).min()
+    }
+
+    /// The counters were looked at.
+    pub fn looked(&mut self, look: Look) {
+        if self.fresh.is_none() || !self.closed.iter().any(|closed| closed.looks_from <= look.began) {
+            return;
+        }
+        if self.looks.len() == LOOKS_MAX {
+            self.looks.pop_front();
+        }
+        self.looks.push_back(look);
+    }
+
+    /// What is decided by now. Each cancel is decided once.
+    pub fn verdicts(&mut self, now: Duration) -> Vec<Verdict> {
+        let mut proofs: Vec<Look> = Vec::new();
+        for look in std::mem::take(&mut self.looks) {
+            match look.present.cmp(&self.certainly(&look)) {
+                std::cmp::Ordering::Less => {
+                    self.contradictions += 1;
+                    continue;
+                }
+                std::cmp::Ordering::Equal => proofs.push(look),
+                std::cmp::Ordering::Greater => {}
+            }
+            self.looks.push_back(look);
+        }
+        let mut verdicts = Vec::new();
+        for request in std::mem::take(&mut self.closed) {
+            let proof = proofs.iter().filter(|look| look.began >= request.looks_from).map(|look| look.ended).min();
+            let (level, gone_by) = match (self.cancel, proof) {
+                (CancelBy::Nothing, _) => (Level::Unsupported, None),
+                (_, Some(_)) => (Level::Observed, proof),
+                (_, None) if now >= self.give_up(&request) => (Level::BestEffort, None),
+                _ => {
+                    self.closed.push(request);
+                    continue;
+                }
+            };
+            verdicts.push(Verdict { id: request.id, level, closed: request.closed, gone_by });
+        }
+        self.forget();
+        verdicts
+    }
+
+    /// How often the counters showed less than was certainly there. More than none: they are not what they are taken for.
+    pub fn contradictions(&self) -> u64 {
+        self.contradictions
+    }
+
+    /// Requests whose level is not decided.
+    pub fn undecided(&self) -> usize {
+        self.closed.len()
+    }
+
+    fn give_up(&self, closed: &Closed) -> Duration {
+        match (self.cancel, self.fresh) {
+            (CancelBy::Nothing, _) | (_, None) => closed.closed,
+            // Its first look may still come.
+            (_, Some(_)) => closed.looks_from.saturating_add(self.observe_for),
+        }
+    }
+
+    /// How many of our own requests this look certainly counted, from all that is known now.
+    fn certainly(&self, look: &Look) -> u64 {
+        let Some(fresh) = self.fresh else { return 0 };
+        let after = look.ended.saturating_add(fresh.delivered_within);
+        let ours = self.live.values().chain(&self.past);
+        ours.filter(|tokens| tokens.counted_by(look.began) && tokens.shown_since(after)).count() as u64
+    }
+
+    fn remember(&mut self, tokens: Arc<Tokens>) {
+        if self.looks.is_empty() {
+            return;
+        }
+        if self.past.len() == PAST_MAX {
+            self.past.pop_front();
+        }
+        self.past.push_back(tokens);
+    }
+
+    /// Drops what can prove nothing any more.
+    fn forget(&mut self) {
+        let Some(earliest) = self.closed.iter().map(|closed| closed.looks_from).min() else {
+            self.looks.clear();
+            self.past.clear();
+            return;
+        };
+        self.looks.retain(|look| look.began >= earliest);
+        let first = self.looks.iter().map(|look| look.ended).min();
+        self.past.retain(|tokens| first.is_some_and(|first| tokens.shown_since(first)));
+    }
+}
+
+#[cfg(test)]
+#[path = "evidence_tests.rs"]
+mod tests;

@@ -1,0 +1,194 @@
+//! The kinds of upstream, and what each lets kvit do and see.
+//!
+//! What is declared here is what the engines' own counters and sources show, not what they promise. A wrong `counted_within` or
+//! `shown_before` would make a wrong proof, so where nothing is known the capability is missing, and the level stays `best_effort`.
+//!
+//! Invariant: no kind declares a proof that needs the engine's word on a cancel.
+// contract: C-29
+
+use std::fmt;
+use std::str::FromStr;
+use std::time::Duration;
+
+/// Which engine an upstream is.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Kind {
+    /// vLLM's OpenAI server.
+    Vllm,
+    /// SGLang's.
+    Sglang,
+    /// llama.cpp's `llama-server`.
+    LlamaCpp,
+    /// Anything else that speaks OpenAI's protocol: another gateway, a hosted API.
+    OpenAi,
+}
+
+/// How an upstream is told that a run is cancelled.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum CancelBy {
+    /// By the run's id, and what it answers names what was released. No engine does so today but kvit's own worker.
+    IdWithProof,
+    /// By the run's id; what it answers says nothing. The connection is closed as well.
+    IdWithoutProof,
+    /// By closing the connection.
+    Close,
+    /// Not at all: it is known to go on whatever is done. The level of every cancel is `unsupported`.
+    Nothing,
+}
+
+/// Whether a quantity is shown.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Shown {
+    /// For each request.
+    PerRequest,
+    /// For all of them together.
+    InSum,
+    /// Not at all.
+    No,
+}
+
+/// How fresh the counters are: what they are held to by whoever concludes something from them.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Freshness {
+    /// A request that has shown so many tokens, in events of their own, is counted in every later look for as long as it is there. More than
+    /// one where a token may be sent before the step that made it is counted.
+    pub shown_before: u32,
+    /// A request whose connection was closed before it showed as many is counted so long after the close, or never will be.
+    pub counted_within: Duration,
+    /// What was generated is read here so long after it was generated, at the latest.
+    pub delivered_within: Duration,
+}
+
+/// What a kind of upstream can do, and what can be seen of it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Capabilities {
+    /// How a cancel is sent.
+    pub cancel: CancelBy,
+    /// Running and waiting requests.
+    pub requests: Shown,
+    /// How much of the KV memory is used.
+    pub kv_usage: Shown,
+    /// Tokens that were generated.
+    pub tokens: Shown,
+    /// How fresh the running and waiting ones are; `None` where that is not known, so that they prove nothing.
+    pub fresh: Option<Freshness>,
+    /// Least time between two looks, where looking keeps the engine from noticing a closed connection.
+    pub look_every_min: Option<Duration>,
+    /// Requests at once where it does not say itself.
+    pub slots: u32,
+}
+
+impl Kind {
+    /// All of them.
+    pub const ALL: [Kind; 4] = [Kind::Vllm, Kind::Sglang, Kind::LlamaCpp, Kind::OpenAi];
+
+    /// Its name in the configuration.
+    pub fn name(self) -> &'static str {
+        match self {
+            Kind::Vllm => "vllm",
+            Kind::Sglang => "sglang",
+            Kind::LlamaCpp => "llamacpp",
+            Kind::OpenAi => "openai",
+        }
+    }
+
+    /// What it can do.
+    pub fn capabilities(self) -> Capabilities {
+        let second = Duration::from_secs(1);
+        match self {
+            // Its gauges are set behind every step, after that step's tokens were handed on; it answers 200 for ids that it never had.
+            Kind::Vllm => Capabilities {
+                cancel: CancelBy::IdWithoutProof,
+                requests: Shown::InSum,
+                kv_usage: Shown::InSum,
+                tokens: Shown::InSum,
+                fresh: Some(Freshness { shown_before: 2, counted_within: 2 * second, delivered_within: second }),
+                look_every_min: None,
+                slots: 256,
+            },
+            // Its gauges are set at prefills and every so many steps of decoding (40 unless it was told otherwise), and not when an idle
+            // engine drops a request: they are too old to be proofs.
+            Kind::Sglang => Capabilities {
+                cancel: CancelBy::IdWithoutProof,
+                requests: Shown::InSum,
+                kv_usage: Shown::InSum,
+                tokens: Shown::InSum,
+                fresh: None,
+                look_every_min: Some(second / 2),
+                slots: 256,
+            },
+            // The look goes through the same queue as the requests, so it is never old. But the engine looks for closed connections only in
+            // moments when that queue is empty, and its token counters move when a request ends.
+            Kind::LlamaCpp => Capabilities {
+                cancel: CancelBy::Close,
+                requests: Shown::InSum,
+                kv_usage: Shown::No,
+                tokens: Shown::No,
+                fresh: Some(Freshness { shown_before: 1, counted_within: second, delivered_within: second }),
+                look_every_min: Some(2 * second),
+                slots: 4,
+            },
+            Kind::OpenAi => Capabilities {
+                cancel: CancelBy::Close,
+                requests: Shown::No,
+                kv_usage: Shown::No,
+                tokens: Shown::No,
+                fresh: None,
+                look_every_min: None,
+                slots: 256,
+            },
+        }
+    }
+}
+
+impl fmt::Display for Kind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+impl FromStr for Kind {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Kind, String> {
+        let known = || Kind::ALL.map(Kind::name).join(", ");
+        Kind::ALL.into_iter().find(|kind| kind.name() == text).ok_or_else(|| format!("`{text}` is none of {}", known()))
+    }
+}
+
+impl FromStr for CancelBy {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<CancelBy, String> {
+        match text {
+            "id" => Ok(CancelBy::IdWithoutProof),
+            "close" => Ok(CancelBy::Close),
+            "none" => Ok(CancelBy::Nothing),
+            _ => Err(format!("`{text}` is none of id, close, none")),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_read_back() {
+        for kind in Kind::ALL {
+            assert_eq!(kind.to_string().parse(), Ok(kind));
+        }
+        assert!("VLLM".parse::<Kind>().is_err_and(|why| why.contains("vllm, sglang, llamacpp, openai")));
+    }
+
+    // contract: C-29
+    #[test]
+    fn nobody_elses_engine_proves_by_its_word_and_none_proves_what_it_does_not_show() {
+        for kind in Kind::ALL {
+            let can = kind.capabilities();
+            assert_ne!(can.cancel, CancelBy::IdWithProof, "{kind}");
+            assert!(can.fresh.is_none() || can.requests != Shown::No, "{kind}");
+            assert!(can.slots > 0);
+        }
+    }
+}

@@ -1,0 +1,23 @@
+//! Engines that others wrote, and how kvit drives them: vLLM, SGLang, llama.cpp, and whatever speaks OpenAI's protocol.
+//!
+//! What stands here is below the gateway's call table: one request to one upstream and what comes back (`client`, `sse`, `whole`), which
+//! kind of engine it is (`detect`, `kind`), how it is asked to cancel (`abort`), what its counters show (`counters`), and what that proves
+//! (`evidence`).
+//!
+//! Invariant: nothing here believes an engine's word on a cancel; a level above `best_effort` is derived from what was counted.
+
+pub mod abort;
+mod base;
+pub mod client;
+pub mod config;
+mod conn;
+mod connect;
+pub mod counters;
+pub mod detect;
+pub mod evidence;
+mod io;
+mod json;
+pub mod kind;
+mod pool;
+pub mod sse;
+pub mod whole;

@@ -41,8 +41,10 @@ impl Calls {
     /// Sends a question. `None` if the worker is not here, its link is over, or there are too many questions.
     fn ask(&self, worker: WorkerIndex, blocks: bool) -> Option<(Forget<'_>, oneshot::Receiver<Box<Snapshot>>)> {
         let mut table = self.lock();
-        let is_here = table.workers.get(worker).is_some_and(|known| known.presence == Presence::Here);
-        if !is_here || table.asks.len() >= self.config.asks_max {
+        // An engine of another make has no account that it could be asked for.
+        let answers = table.workers.get(worker).filter(|known| known.presence == Presence::Here);
+        let answers = answers.is_some_and(|known| known.model.as_ref().is_none_or(|model| !model.forwards));
+        if !answers || table.asks.len() >= self.config.asks_max {
             return None;
         }
         table.last_ask += 1;

@@ -44,6 +44,9 @@ pub use keys::{KEYS_MAX, Key, Keys, SECRET_MAX_LEN, SECRET_MIN_LEN, SecretDigest
 pub use outside::{HookEvent, UrlPrefixes, Webhook, Webhooks};
 pub use wire::{Connecting, Identity, Network, System, WireConfig, drain, link, link_over};
 
+/// How the reason of an outcome begins that an engine's own answer says to whoever asked: its status, or an error in its stream.
+pub const THEIRS: &str = "the engine answered ";
+
 /// The worker's side of the link is closed: it takes no message any more.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("the worker's side of the link is closed")]

@@ -18,6 +18,9 @@ pub mod evidence;
 mod io;
 mod json;
 pub mod kind;
+mod link;
 mod pool;
 pub mod sse;
 pub mod whole;
+
+pub use link::{Upstream, link};

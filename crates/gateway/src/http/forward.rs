@@ -31,6 +31,7 @@ use super::generate::{self, JOINED};
 use super::leaving::{self, Route};
 use super::stream::{COMMENT, Silence};
 use super::{Requested, name, serving};
+use crate::THEIRS;
 use crate::calls::Calls;
 use crate::conn::ConnState;
 use crate::dispatch::{Opened, Order};
@@ -199,9 +200,6 @@ fn is_theirs(outcome: &Outcome) -> bool {
     outcome.cause == lifecycle::Cause::WorkerError && outcome.reason.as_deref().is_some_and(|why| why.starts_with(THEIRS))
 }
 
-/// How the reason of an outcome begins that is the status of an engine's own answer.
-pub const THEIRS: &str = "the engine answered ";
-
 /// A stream of the engine's own events.
 struct Passing {
     reader: Reader,
@@ -244,6 +242,9 @@ impl Passing {
     fn end(&mut self, outcome: &Outcome) {
         if outcome.kind() == OutcomeKind::Completed {
             self.over = Some(true);
+        } else if is_theirs(outcome) && !self.fresh {
+            // It was told in the engine's own words.
+            self.over = Some(false);
         } else {
             self.fail(&ApiError::of_outcome(outcome));
         }

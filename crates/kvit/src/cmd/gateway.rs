@@ -18,8 +18,9 @@ use crate::failure::Failure;
 /// # Errors
 /// No worker is named, an address is none or cannot be listened on, runs that were left unsettled, or a second signal.
 pub fn run(config: &ServeConfig) -> Result<(), Failure> {
-    if config.worker.addresses().is_empty() {
-        let why = "is needed: name at least one, as in --worker 127.0.0.1:8100".to_owned();
+    if config.worker.addresses().is_empty() && config.upstream.each().is_empty() {
+        let why =
+            "is needed, or an upstream: name at least one, as in --worker 127.0.0.1:8100 or --upstream http://127.0.0.1:8000".to_owned();
         return Err(ConfigError::Range { name: "worker", why }.into());
     }
     log(config);
@@ -32,9 +33,20 @@ pub fn run(config: &ServeConfig) -> Result<(), Failure> {
     runtime.block_on(async {
         let link = |address: &String| gateway::link(address, &who, journal.clock(), settings::wire(config));
         let links = config.worker.addresses().iter().map(link).collect::<Result<Vec<_>, _>>();
-        let links = links.map_err(|why| ConfigError::Range { name: "worker", why: why.to_string() })?;
+        let mut links = links.map_err(|why| ConfigError::Range { name: "worker", why: why.to_string() })?;
+        for (link, upstream) in upstreams(config)? {
+            links.push(link);
+            tokio::spawn(upstream.run());
+        }
         let store = stored::open(config, &who.name).await?;
         let gateway = Gateway::keeping(settings::gateway(config), links, journal.clone(), (who.incarnation, &who.name), store);
         serve(&gateway, listener).await
     })
+}
+
+/// Links to the engines that others wrote.
+fn upstreams(config: &ServeConfig) -> Result<Vec<(gateway::Link, upstream::Upstream)>, ConfigError> {
+    let link = |text: &String| upstream::link(text.parse()?, incarnation());
+    let links: Result<_, upstream::config::ConfigError> = config.upstream.each().iter().map(link).collect();
+    links.map_err(|why| ConfigError::Range { name: "upstream", why: why.to_string() })
 }

@@ -7,7 +7,7 @@ use clap::error::ErrorKind;
 use clap::{ArgAction, ArgMatches, Args, Command, FromArgMatches};
 
 use super::ServeFlags;
-use super::value::Workers;
+use super::value::{Upstreams, Workers};
 
 /// A command that takes options.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -131,7 +131,7 @@ const LISTS: [(&[Reader], &[&str]); 5] = [
             "ask_every_ms",
         ],
     ),
-    (&[Gateway], &["worker", "worker_refused_ms", "redispatch_max"]),
+    (&[Gateway], &["worker", "upstream", "worker_refused_ms", "redispatch_max"]),
 ];
 
 /// The commands that read an option.
@@ -170,15 +170,16 @@ impl<const COMMAND: u8> Flags<COMMAND> {
             let foreign = !readers(arg.get_id().as_str()).contains(&Self::READER);
             arg.hide(foreign)
         });
-        command.mut_arg("worker", |arg| arg.action(ArgAction::Append))
+        command.mut_arg("worker", |arg| arg.action(ArgAction::Append)).mut_arg("upstream", |arg| arg.action(ArgAction::Append))
     }
 }
 
 impl<const COMMAND: u8> FromArgMatches for Flags<COMMAND> {
     fn from_arg_matches(matches: &ArgMatches) -> Result<Self, clap::Error> {
         let mut flags = ServeFlags::from_arg_matches(matches)?;
-        // The one flag that may stand more than once.
+        // The flags that may stand more than once.
         flags.worker = matches.get_many::<Workers>("worker").map(|all| all.cloned().collect());
+        flags.upstream = matches.get_many::<Upstreams>("upstream").map(|all| all.cloned().collect());
         match flags.keys().into_iter().find(|key| !readers(key).contains(&Self::READER)) {
             None => Ok(Flags(flags)),
             Some(key) => {

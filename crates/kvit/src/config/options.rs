@@ -7,7 +7,7 @@ use lifecycle::OnDisconnect;
 use serde::Deserialize;
 
 use super::ConfigError;
-use super::value::{Isa, LogLevel, ModelPath, Policy, ProcessName, StorePlace, Threads, ToolUrls, WORKERS_MAX, Workers};
+use super::value::{Isa, LogLevel, ModelPath, Policy, ProcessName, StorePlace, Threads, ToolUrls, Upstreams, WORKERS_MAX, Workers};
 
 /// One option as the reference shows it.
 #[derive(Clone, Copy, Debug)]
@@ -181,7 +181,9 @@ options! {
     name: ProcessName, "NAME" = ProcessName::default(),
         "The process's name, the same after a restart: the other side knows by it that a newer life of the same worker or gateway answers. 1 to 64 of A-Z a-z 0-9 . _ : ~ -.";
     worker: Workers, "HOST:PORT,..." = Workers::default(),
-        "Where a gateway's workers are, at least one; as a flag it may be given more than once. They need not be there yet.";
+        "Where a gateway's workers are; as a flag it may be given more than once. They need not be there yet. At least one worker or one upstream is needed.";
+    upstream: Upstreams, "URL[,WORD=VALUE]..." = Upstreams::default(),
+        "Engines that others wrote, which a gateway drives over HTTP (docs/upstreams.md): vLLM, SGLang, llama.cpp, anything OpenAI-compatible. Several have blanks between them, or the flag is given more than once. Words: `kind` (`vllm`, `sglang`, `llamacpp`, `openai`; else it is looked at), `slots` (runs that it is given at once), `name`, `model`, `cancel`, `ca`.";
     heartbeat_ms: u64, "MILLISECONDS" = 50,
         "Pause between two frames of a session when there is nothing else to say.";
     suspend_after_ms: u64, "MILLISECONDS" = 250,

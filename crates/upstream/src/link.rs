@@ -1,0 +1,172 @@
+//! An upstream as a worker behind a gateway's link: what the table sends down becomes requests, and what the engine answers comes up as words.
+//!
+//! One task a request. It owns the request's connection, and a cancel ends the task at whatever it waits for: the connection is closed with it.
+//! What is said up then is what is known: that the run has ended, and, once the engine's counters have shown it or did not in time, how well that
+//! is proven. One task an upstream looks who it is, whether it is there, and at its counters while a cancel is not proven.
+//!
+//! Invariant: every submit is answered by one `Ended` and one `LetGo`, or, where nothing was sent that could have an effect, by the words of a
+//! worker that gives it back.
+// contract: C-2 C-8 C-28 C-29
+// field: F-01 F-03
+
+mod ask;
+mod health;
+mod observe;
+mod run;
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use gateway::{Link, LinkClosed, LinkEvent, SendDown};
+use lifecycle::message::{Down, From, Up};
+use lifecycle::{AttemptId, Cause, Incarnation};
+use tokio::sync::{Notify, mpsc, watch};
+use tokio::time::Instant;
+
+use crate::abort::Aborter;
+use crate::client::Client;
+use crate::config::{ConfigError, UpstreamConfig};
+use crate::evidence::Ledger;
+use crate::kind::{CancelBy, Capabilities, Kind};
+
+/// Words on their way to the table.
+const EVENTS: usize = 1024;
+
+/// An upstream's tasks; dropping it ends none of them.
+pub struct Upstream {
+    shared: Arc<Shared>,
+}
+
+/// What is known of the engine once it was met.
+#[derive(Clone, Debug)]
+struct Met {
+    kind: Kind,
+    capabilities: Capabilities,
+    /// The model that it is asked for.
+    model: Arc<str>,
+}
+
+struct Shared {
+    config: UpstreamConfig,
+    client: Client,
+    /// This life of the link; the engine's own lives are not told apart.
+    life: Incarnation,
+    began: Instant,
+    events: mpsc::Sender<LinkEvent>,
+    met: watch::Sender<Option<Arc<Met>>>,
+    aborter: Mutex<Arc<Aborter>>,
+    ledger: Mutex<Ledger>,
+    /// Attempts whose end is told and whose proof is not.
+    unproven: Mutex<HashMap<u64, AttemptId>>,
+    /// Cancels by attempt.
+    live: Mutex<HashMap<AttemptId, watch::Sender<Option<Cause>>>>,
+    /// A cancel waits for its proof.
+    closed: Notify,
+    /// The engine is asked no new thing until it was looked at.
+    doubted: AtomicBool,
+    doubt: Notify,
+    /// Answers of 5xx in a row.
+    failures: AtomicU64,
+}
+
+fn held<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Shared {
+    fn now(&self) -> Duration {
+        self.began.elapsed()
+    }
+
+    async fn tell(&self, event: LinkEvent) {
+        // A gateway that is over hears nothing.
+        let _ = self.events.send(event).await;
+    }
+
+    async fn say(&self, message: Up) {
+        self.tell(LinkEvent::Up(From { incarnation: self.life, message })).await;
+    }
+
+    fn aborter(&self) -> Arc<Aborter> {
+        held(&self.aborter).clone()
+    }
+
+    /// What it can do; before it was met, nothing but closing.
+    fn capabilities(&self) -> Option<Arc<Met>> {
+        self.met.borrow().clone()
+    }
+}
+
+/// A link to the upstream of `config`, as this life, and what has to run for it.
+///
+/// # Errors
+/// [`ConfigError`]: no client can be made for it.
+pub fn link(config: UpstreamConfig, life: Incarnation) -> Result<(Link, Upstream), ConfigError> {
+    let client = Client::new(&config)?;
+    let (events, receive) = mpsc::channel(EVENTS);
+    let shared = Arc::new(Shared {
+        ledger: Mutex::new(Ledger::new(config.cancel.unwrap_or(CancelBy::Close), None, config.observe_for)),
+        aborter: Mutex::new(Arc::new(Aborter::new(config.kind.unwrap_or(Kind::OpenAi)))),
+        client,
+        life,
+        began: Instant::now(),
+        events,
+        met: watch::Sender::new(None),
+        unproven: Mutex::default(),
+        live: Mutex::default(),
+        closed: Notify::new(),
+        doubted: AtomicBool::new(false),
+        doubt: Notify::new(),
+        failures: AtomicU64::new(0),
+        config,
+    });
+    let name: Arc<str> = shared.config.name.as_str().into();
+    let down = shared.clone();
+    let send: SendDown = Box::new(move |message| down.take_down(message.message));
+    Ok((Link::new(name, send, receive), Upstream { shared }))
+}
+
+impl Upstream {
+    /// Meets the engine, watches it, and looks for proofs, for as long as it is polled.
+    pub async fn run(self) {
+        tokio::join!(health::watch(&self.shared), observe::watch(&self.shared));
+    }
+}
+
+impl Shared {
+    /// What the table sends. Never waits.
+    fn take_down(self: &Arc<Self>, message: Down) -> Result<(), LinkClosed> {
+        match message {
+            Down::Submit(submit) => {
+                let (cancel, cancelled) = watch::channel(None);
+                held(&self.live).insert(submit.attempt.clone(), cancel);
+                tokio::spawn(run::run(self.clone(), *submit, cancelled));
+            }
+            // One that is not here has said its end, which is on its way.
+            Down::Cancel { attempt, cause, .. } => {
+                if let Some(cancel) = held(&self.live).get(&attempt) {
+                    cancel.send_if_modified(|wanted| wanted.is_none().then(|| *wanted = Some(cause)).is_some());
+                }
+            }
+            Down::Disclaim { attempts } => {
+                let live = held(&self.live);
+                for cancel in attempts.iter().filter_map(|attempt| live.get(attempt)) {
+                    cancel.send_if_modified(|wanted| wanted.is_none().then(|| *wanted = Some(Cause::Orphaned)).is_some());
+                }
+            }
+            // It has no account, and nothing of it is suspended.
+            Down::Claim { .. } | Down::Snapshot { .. } => {}
+        }
+        Ok(())
+    }
+
+    /// Something shows that it may not be there: no new runs until it was looked at.
+    async fn doubt(&self) {
+        if !self.doubted.swap(true, Ordering::AcqRel) {
+            self.tell(LinkEvent::Silent).await;
+        }
+        self.doubt.notify_one();
+    }
+}

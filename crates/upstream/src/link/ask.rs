@@ -1,0 +1,63 @@
+//! What is asked of an upstream for a run that did not come as an HTTP request of its own kind: from the Responses API or gRPC.
+//!
+//! Invariant: a parameter that the upstream's protocol has no word for is refused and not dropped.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use lifecycle::message::{Prompt, Submit};
+use serde_json::{Map, Value, json};
+
+/// The path and the body of a stream.
+pub(super) fn request(model: Option<&str>, submit: &Submit) -> Result<(Arc<str>, Bytes), String> {
+    let (params, sampling) = (&submit.params, &submit.params.sampling);
+    let mut body = Map::new();
+    if let Some(model) = model {
+        body.insert("model".into(), json!(model));
+    }
+    let path = match &submit.prompt {
+        Prompt::Chat(turns) => {
+            let turns: Vec<Value> = turns.iter().map(|turn| json!({"role": turn.role, "content": turn.content})).collect();
+            body.insert("messages".into(), json!(turns));
+            "/v1/chat/completions"
+        }
+        Prompt::Text(text) => {
+            body.insert("prompt".into(), json!(text));
+            "/v1/completions"
+        }
+        Prompt::Tokens(ids) => {
+            body.insert("prompt".into(), json!(ids));
+            "/v1/completions"
+        }
+        Prompt::Forward(_) => return Err("a forwarded request is sent as it came".to_owned()),
+    };
+    if sampling.logprobs.is_some() {
+        return Err("log-probabilities of this upstream are to be had through its own endpoints only".to_owned());
+    }
+    let number = |x: f32| json!((f64::from(x) * 1e6).round() / 1e6);
+    let mut put = |name: &str, value: Value, unset: bool| {
+        if !unset {
+            body.insert(name.to_owned(), value);
+        }
+    };
+    put("stream", json!(true), false);
+    put("stream_options", json!({"include_usage": true}), false);
+    put("n", json!(params.n), params.n == 1);
+    put("max_tokens", json!(params.max_tokens), params.max_tokens.is_none());
+    put("temperature", number(sampling.temperature), false);
+    put("top_p", number(sampling.top_p), sampling.top_p >= 1.0);
+    put("top_k", json!(sampling.top_k), sampling.top_k == 0);
+    put("min_p", number(sampling.min_p), sampling.min_p == 0.0);
+    put("presence_penalty", number(sampling.presence_penalty), sampling.presence_penalty == 0.0);
+    put("frequency_penalty", number(sampling.frequency_penalty), sampling.frequency_penalty == 0.0);
+    put("repetition_penalty", number(sampling.repetition_penalty), (sampling.repetition_penalty - 1.0).abs() < f32::EPSILON);
+    put("seed", json!(sampling.seed & 0x7fff_ffff), false);
+    put("min_tokens", json!(sampling.min_tokens), sampling.min_tokens == 0);
+    put("stop", json!(params.stop), params.stop.is_empty());
+    put("stop_token_ids", json!(params.stop_token_ids), params.stop_token_ids.is_empty());
+    put("ignore_eos", json!(true), !params.ignore_eos);
+    put("priority", json!(params.priority), params.priority == 0);
+    let bias: Map<String, Value> = sampling.logit_bias.iter().map(|(token, bias)| (token.to_string(), number(*bias))).collect();
+    put("logit_bias", json!(bias), bias.is_empty());
+    Ok((path.into(), Value::Object(body).to_string().into()))
+}

@@ -1,0 +1,107 @@
+//! Meeting the engine, and whether it is there.
+//!
+//! Invariant: it is called here only after it answered, and what failed is not tried with somebody's run.
+// contract: C-10
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use gateway::{Here, LinkEvent};
+use lifecycle::message::ModelInfo;
+
+use super::{Met, Shared, held};
+use crate::abort::Aborter;
+use crate::config::UpstreamConfig;
+use crate::detect::{Detected, detect};
+use crate::evidence::Ledger;
+use crate::kind::CancelBy;
+
+/// First wait before an engine that does not answer is asked again; doubles.
+const AGAIN: Duration = Duration::from_millis(250);
+/// Longest.
+const AGAIN_MAX: Duration = Duration::from_secs(5);
+/// How often an engine that nobody has doubted is looked at.
+const EVERY: Duration = Duration::from_secs(10);
+/// Context of a model that does not say.
+const CONTEXT: u32 = 1 << 20;
+
+pub(super) async fn watch(shared: &Arc<Shared>) {
+    let detected = meet(shared).await;
+    let Some(model) = model(&shared.config, &detected) else {
+        tracing::error!(upstream = %shared.config.name, "it names no model: give one with model=NAME");
+        return std::future::pending().await;
+    };
+    tracing::info!(upstream = %shared.config.name, kind = detected.kind.name(), why = %detected.why, model = %model.id, "met");
+    let name = shared.config.name.as_str().into();
+    shared.tell(LinkEvent::Here(Here { incarnation: shared.life, model, name })).await;
+    loop {
+        let doubted = tokio::time::timeout(EVERY, shared.doubt.notified()).await.is_ok() || shared.doubted.load(Ordering::Acquire);
+        if !doubted && is_there(shared).await {
+            continue;
+        }
+        shared.doubt().await;
+        let mut wait = AGAIN;
+        while !is_there(shared).await {
+            tokio::time::sleep(wait).await;
+            wait = (wait * 2).min(AGAIN_MAX);
+        }
+        shared.failures.store(0, Ordering::Relaxed);
+        shared.doubted.store(false, Ordering::Release);
+        tracing::info!(upstream = %shared.config.name, "answers again");
+        shared.tell(LinkEvent::Back).await;
+    }
+}
+
+/// Asks until it answers who it is.
+async fn meet(shared: &Arc<Shared>) -> Detected {
+    let mut wait = AGAIN;
+    loop {
+        match detect(&shared.client, &shared.config).await {
+            Ok(detected) if !(detected.models.is_empty() && shared.config.models.is_empty()) => {
+                let mut capabilities = detected.kind.capabilities();
+                capabilities.fresh = capabilities.fresh.filter(|_| detected.counters);
+                let cancel = shared.config.cancel.unwrap_or(capabilities.cancel);
+                *held(&shared.ledger) = Ledger::new(cancel, capabilities.fresh, shared.config.observe_for);
+                *held(&shared.aborter) = Arc::new(Aborter::new(detected.kind));
+                let asks = !matches!(cancel, CancelBy::Close | CancelBy::Nothing);
+                tracing::debug!(upstream = %shared.config.name, asks, "how it is told of cancels");
+                let named = shared.config.models.first().or_else(|| detected.models.first().map(|model| &model.id));
+                let model = named.map_or_else(|| "".into(), |id| id.as_str().into());
+                shared.met.send_replace(Some(Arc::new(Met { kind: detected.kind, capabilities, model })));
+                return detected;
+            }
+            Ok(_) => tracing::warn!(upstream = %shared.config.name, "it answers, and names no model yet"),
+            Err(why) => tracing::debug!(upstream = %shared.config.name, %why, "does not answer"),
+        }
+        tokio::time::sleep(wait).await;
+        wait = (wait * 2).min(AGAIN_MAX);
+    }
+}
+
+fn model(config: &UpstreamConfig, detected: &Detected) -> Option<ModelInfo> {
+    let named = config.models.first();
+    let id = named.cloned().or_else(|| detected.models.first().map(|model| model.id.clone()))?;
+    let known = detected.models.iter().find(|model| model.id == id);
+    let context = known.and_then(|model| model.context).and_then(|n| u32::try_from(n).ok()).unwrap_or(CONTEXT);
+    let slots = config.slots.or(detected.slots).unwrap_or(detected.kind.capabilities().slots);
+    let created = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_secs());
+    Some(ModelInfo { id: id.into(), context, default_max_tokens: context, created, slots: Some(slots), forwards: true })
+}
+
+async fn is_there(shared: &Arc<Shared>) -> bool {
+    for path in ["/health", "/v1/models"] {
+        match shared.client.get(path, shared.limits()).await {
+            Ok(answer) if answer.status < 500 && answer.status != 404 => {
+                let _ = answer.whole().await;
+                return true;
+            }
+            Ok(answer) if answer.status == 404 => {
+                let _ = answer.whole().await;
+            }
+            _ => return false,
+        }
+    }
+    // It answers, and has neither.
+    true
+}

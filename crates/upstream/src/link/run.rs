@@ -1,0 +1,343 @@
+//! One run at an upstream, from its submit to its end.
+//!
+//! Invariant: what is passed on was read as it came; nothing is said behind the end.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use bytes::Bytes;
+use gateway::THEIRS;
+use http::HeaderMap;
+use lifecycle::message::{Delta, Passed, Piece, Prompt, Receipt, Submit, Up, Usage};
+use lifecycle::{AttemptId, Cause, Guarantee, Outcome, StepId};
+use tokio::sync::watch;
+
+use super::{Shared, ask, held};
+use crate::abort::{Asks, RequestName};
+use crate::client::{Answer, CallError, Limits};
+use crate::evidence::Tokens;
+use crate::sse::{Event, Scanner};
+use crate::{sse, whole};
+
+/// Answers of 5xx in a row after which no new run is sent until it was looked at.
+const FAILURES_MAX: u64 = 5;
+
+/// How a request ended.
+enum End {
+    /// The engine said all of it.
+    Said(Outcome),
+    /// It was given up, for this cause.
+    Cancelled(Cause),
+    /// Nothing was sent that could have an effect.
+    NotSent(String),
+    /// It broke off.
+    Lost(String),
+}
+
+struct Run {
+    shared: Arc<Shared>,
+    attempt: AttemptId,
+    forwarded: bool,
+    tokens: Arc<Tokens>,
+    usage: Usage,
+    /// Tokens counted by their events.
+    counted: u32,
+    finish: Option<Cause>,
+    /// The stream's proper end was read.
+    done: bool,
+    /// The engine's own error, in a stream.
+    complaint: Option<String>,
+}
+
+pub(super) async fn run(shared: Arc<Shared>, submit: Submit, mut cancelled: watch::Receiver<Option<Cause>>) {
+    let number = submit.number;
+    let name = RequestName(shared.life.0 ^ u128::from(number));
+    let (path, body, forwarded) = match &submit.prompt {
+        Prompt::Forward(forward) => (forward.path.clone(), forward.body.clone(), true),
+        _ => match ask::request(shared.capabilities().as_deref().map(|met| &*met.model), &submit) {
+            Ok((path, body)) => (path, body, false),
+            Err(why) => {
+                let run = Run::new(&shared, &submit, true, shared.unsent(number));
+                held(&shared.ledger).ended(number);
+                return run.end(End::Said(Outcome::because(Cause::Invalid, why)), number).await;
+            }
+        },
+    };
+    let tokens = held(&shared.ledger).sent(number);
+    let mut run = Run::new(&shared, &submit, forwarded, tokens);
+    let mut headers = HeaderMap::new();
+    let body = shared.aborter().name(name, &mut headers, body);
+    let end = tokio::select! {
+        biased;
+        cause = wanted(&mut cancelled) => End::Cancelled(cause),
+        end = run.call(&path, headers, body) => end,
+    };
+    // Whatever was read is dropped by now, and its connection closed with it.
+    match &end {
+        End::Said(_) | End::NotSent(_) => held(&shared.ledger).ended(number),
+        End::Cancelled(_) | End::Lost(_) => {
+            held(&shared.ledger).closed(number, shared.now());
+            shared.tell_engine(name, asks(&path), shared.limits());
+        }
+    }
+    run.end(end, number).await;
+}
+
+async fn wanted(cancelled: &mut watch::Receiver<Option<Cause>>) -> Cause {
+    loop {
+        if let Some(cause) = *cancelled.borrow_and_update() {
+            return cause;
+        }
+        if cancelled.changed().await.is_err() {
+            std::future::pending::<()>().await;
+        }
+    }
+}
+
+fn asks(path: &str) -> Asks {
+    match path {
+        "/v1/chat/completions" => Asks::Chat,
+        "/v1/completions" => Asks::Completions { prompts: 1 },
+        _ => Asks::Other,
+    }
+}
+
+impl Shared {
+    fn unsent(&self, number: u64) -> Arc<Tokens> {
+        held(&self.ledger).sent(number)
+    }
+
+    pub(super) fn limits(&self) -> Limits {
+        let (head_timeout, answer_bytes_max) = (self.config.look_timeout, self.config.look_bytes_max);
+        Limits { head_timeout, idle_timeout: head_timeout, answer_bytes_max }
+    }
+
+    /// Asks the engine to cancel by id, where it knows that, beside the close.
+    fn tell_engine(self: &Arc<Self>, name: RequestName, asks: Asks, limits: Limits) {
+        let (shared, aborter) = (self.clone(), self.aborter());
+        if aborter.request(name, asks).is_none() {
+            return;
+        }
+        tokio::spawn(async move {
+            let told = aborter.send(&shared.client, name, asks, limits).await;
+            tracing::debug!(upstream = %shared.config.name, ?told, "asked to cancel by id");
+        });
+    }
+}
+
+impl Run {
+    fn new(shared: &Arc<Shared>, submit: &Submit, forwarded: bool, tokens: Arc<Tokens>) -> Run {
+        Run {
+            shared: shared.clone(),
+            attempt: submit.attempt.clone(),
+            forwarded,
+            tokens,
+            usage: Usage::default(),
+            counted: 0,
+            finish: None,
+            done: false,
+            complaint: None,
+        }
+    }
+
+    async fn call(&mut self, path: &str, headers: HeaderMap, body: Bytes) -> End {
+        let answer = match self.shared.client.post(path, headers, body).await {
+            Ok(answer) => answer,
+            Err(CallError::NotSent(why)) => return End::NotSent(why.to_string()),
+            Err(CallError::Lost(why)) => return End::Lost(why.to_string()),
+        };
+        let (status, is_events) = (answer.status, answer.is_event_stream());
+        let failures = if status >= 500 { self.shared.failures.fetch_add(1, Ordering::Relaxed) + 1 } else { 0 };
+        if failures == 0 {
+            self.shared.failures.store(0, Ordering::Relaxed);
+        } else if failures >= FAILURES_MAX {
+            self.shared.doubt().await;
+        }
+        if self.forwarded {
+            self.shared.say(Up::Accepted { attempt: self.attempt.clone(), prompt_tokens: 0 }).await;
+            let content_type = answer.content_type.as_deref().map(Into::into);
+            self.pass(0, Piece::Head { status, content_type }).await;
+        } else if (200..300).contains(&status) {
+            self.shared.say(Up::Accepted { attempt: self.attempt.clone(), prompt_tokens: 0 }).await;
+        }
+        let read = if is_events && (200..300).contains(&status) { self.events(answer).await } else { self.body(answer).await };
+        match read {
+            Err(why) => End::Lost(why),
+            Ok(()) => self.judge(status, is_events),
+        }
+    }
+
+    /// What an answer that was read to its end is.
+    fn judge(&mut self, status: u16, is_events: bool) -> End {
+        let theirs = || format!("{THEIRS}{status}");
+        match status {
+            200..=299 => {}
+            429 => return End::Said(Outcome::because(Cause::QueueFull, theirs())),
+            400..=499 => return End::Said(Outcome::because(Cause::Invalid, theirs())),
+            _ => return End::Said(Outcome::because(Cause::WorkerError, theirs())),
+        }
+        if let Some(why) = self.complaint.take() {
+            return End::Said(Outcome::because(Cause::WorkerError, format!("{THEIRS}an error in its stream: {why}")));
+        }
+        if is_events && !self.done && self.finish.is_none() {
+            return End::Lost("the engine closed the stream before its end".to_owned());
+        }
+        End::Said(Outcome::of(self.finish.unwrap_or(Cause::Stop)))
+    }
+
+    async fn events(&mut self, mut answer: Answer) -> Result<(), String> {
+        let config = &self.shared.config;
+        let mut scanner = Scanner::new(config.line_bytes_max, config.event_bytes_max);
+        let mut events: Vec<Event> = Vec::new();
+        while let Some(piece) = answer.next().await.map_err(|e| e.to_string())? {
+            events.clear();
+            let pushed = scanner.push(piece, &mut events);
+            let (tokens, mut said) = self.take(&events);
+            let run = pushed.map_err(|e| e.to_string())?;
+            if self.forwarded {
+                // The tokens stand at the last of them: what was read together is delivered together.
+                match (run.across.is_empty(), run.within.is_empty()) {
+                    (true, true) => {}
+                    (false, true) => self.pass(tokens, Piece::Body(run.across)).await,
+                    (true, false) => self.pass(tokens, Piece::Body(run.within)).await,
+                    (false, false) => {
+                        self.pass(0, Piece::Body(run.across)).await;
+                        self.pass(tokens, Piece::Body(run.within)).await;
+                    }
+                }
+            } else if !said.is_empty() {
+                said.iter_mut().for_each(|delta| delta.attempt = self.attempt.clone());
+                self.shared.say(Up::Step { step: StepId(0), deltas: said }).await;
+            }
+        }
+        let (last, rest) = scanner.finish();
+        if let Some(event) = last {
+            self.take(std::slice::from_ref(&event));
+        }
+        if self.forwarded && !rest.is_empty() {
+            self.pass(0, Piece::Body(rest)).await;
+        }
+        Ok(())
+    }
+
+    /// What events say: tokens, and for those who do not forward them what they add to each answer.
+    fn take(&mut self, events: &[Event]) -> (u32, Vec<Delta>) {
+        let (mut tokens, mut deltas) = (0_u32, Vec::new());
+        for event in events {
+            let chunk = event.read();
+            self.done |= chunk.done;
+            let shown = chunk.said.tokens();
+            if shown > 0 {
+                self.tokens.shown(self.shared.now());
+                tokens = tokens.saturating_add(shown);
+            }
+            if let Some(error) = &chunk.said.error {
+                self.complaint.get_or_insert_with(|| error.message.chars().take(200).collect());
+            }
+            self.count(chunk.said.usage.as_ref());
+            for choice in &chunk.said.choices {
+                let finish = choice.finish_reason.as_deref().map(finish);
+                self.finish = self.finish.or(finish);
+                if !self.forwarded && (choice.generated || finish.is_some()) {
+                    let passed = Passed { tokens: u32::from(choice.generated), piece: Piece::Said };
+                    deltas.push(Delta {
+                        attempt: self.attempt.clone(),
+                        sequence: choice.index,
+                        text: choice.text.to_string(),
+                        tokens: Vec::new(),
+                        logprobs: Vec::new(),
+                        finish,
+                        passed: Some(Box::new(passed)),
+                    });
+                }
+            }
+        }
+        self.counted = self.counted.saturating_add(tokens);
+        (tokens, deltas)
+    }
+
+    fn count(&mut self, usage: Option<&sse::Usage>) {
+        let Some(usage) = usage else { return };
+        let small = |n: Option<u64>| n.map(|n| u32::try_from(n).unwrap_or(u32::MAX));
+        self.usage.prompt = small(usage.prompt_tokens).unwrap_or(self.usage.prompt);
+        self.usage.cached_prompt = small(usage.cached_tokens).unwrap_or(self.usage.cached_prompt);
+        self.usage.generated = small(usage.completion_tokens).unwrap_or(self.usage.generated);
+    }
+
+    /// An answer that is no stream: as it comes, and what it says when it is whole.
+    async fn body(&mut self, mut answer: Answer) -> Result<(), String> {
+        let mut whole = Vec::new();
+        let mut last: Option<Bytes> = None;
+        while let Some(piece) = answer.next().await.map_err(|e| e.to_string())? {
+            whole.extend_from_slice(&piece);
+            if let Some(before) = last.replace(piece)
+                && self.forwarded
+            {
+                self.pass(0, Piece::Body(before)).await;
+            }
+        }
+        if whole.is_empty() && (200..300).contains(&answer.status) {
+            return Err("the engine answered with nothing".to_owned());
+        }
+        if let Some(said) = whole::read(&whole) {
+            self.count(said.usage.as_ref());
+            self.finish = said.choices.iter().find_map(|choice| choice.finish_reason.as_deref().map(finish));
+        }
+        if let Some(last) = last.filter(|_| self.forwarded) {
+            // All of its tokens are delivered with its end.
+            let tokens = self.usage.generated;
+            self.counted = tokens;
+            self.pass(tokens, Piece::Body(last)).await;
+        }
+        Ok(())
+    }
+
+    async fn pass(&self, tokens: u32, piece: Piece) {
+        let delta = Delta {
+            attempt: self.attempt.clone(),
+            sequence: 0,
+            text: String::new(),
+            tokens: Vec::new(),
+            logprobs: Vec::new(),
+            finish: None,
+            passed: Some(Box::new(Passed { tokens, piece })),
+        };
+        self.shared.say(Up::Step { step: StepId(0), deltas: vec![delta] }).await;
+    }
+
+    async fn end(mut self, end: End, number: u64) {
+        self.usage.generated = self.usage.generated.max(self.counted);
+        let (shared, attempt) = (self.shared.clone(), self.attempt.clone());
+        let (outcome, proven) = match end {
+            End::Said(outcome) => (outcome, true),
+            End::Cancelled(cause) => {
+                shared.say(Up::CancelAcknowledged { attempt: attempt.clone(), won: Some(cause) }).await;
+                (Outcome::of(cause), false)
+            }
+            End::Lost(why) => (Outcome::because(Cause::WorkerError, why), false),
+            End::NotSent(why) => {
+                tracing::warn!(upstream = %shared.config.name, %why, "cannot be reached");
+                shared.doubt().await;
+                let outcome = Outcome::because(Cause::Shutdown, format!("the upstream {} cannot be reached: {why}", shared.config.name));
+                shared.say(Up::Ended { attempt: attempt.clone(), outcome, usage: Usage::default() }).await;
+                held(&shared.live).remove(&attempt);
+                return shared.say(Up::Released { attempt, receipt: Receipt::default() }).await;
+            }
+        };
+        if !proven {
+            held(&shared.unproven).insert(number, attempt.clone());
+        }
+        shared.say(Up::Ended { attempt: attempt.clone(), outcome, usage: self.usage }).await;
+        held(&shared.live).remove(&attempt);
+        if proven {
+            // The engine's own end of the answer.
+            shared.say(Up::LetGo { attempt, guarantee: Guarantee::Observed }).await;
+        } else {
+            shared.closed.notify_one();
+        }
+    }
+}
+
+fn finish(word: &str) -> Cause {
+    if word == "length" { Cause::Length } else { Cause::Stop }
+}

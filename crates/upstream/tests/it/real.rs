@@ -53,7 +53,7 @@ async fn a_real_engine_is_found_left_and_judged() {
                 let chunk = event.read();
                 assert!(!chunk.unreadable && !chunk.done, "{event:?}");
                 if chunk.said.tokens() > 0 {
-                    shown.shown(start.elapsed());
+                    shown.shown(start.elapsed(), answer.empty_at().into_std().saturating_duration_since(start));
                     count += chunk.said.tokens();
                 }
             }

@@ -272,6 +272,7 @@ pub struct Answer {
     limits: Limits,
     bytes: u64,
     moved: Instant,
+    empty: Instant,
     idle: Pin<Box<Sleep>>,
     failed: Option<Lost>,
 }
@@ -292,13 +293,31 @@ impl Answer {
         let moved = Instant::now();
         let idle = Box::pin(tokio::time::sleep_until(moved + limits.idle_timeout));
         let status = head.status.as_u16();
-        Ok(Answer { status, content_type, headers, body, conn: Some(conn), pool, limits, bytes: 0, moved, idle, failed: None })
+        Ok(Answer {
+            status,
+            content_type,
+            headers,
+            body,
+            conn: Some(conn),
+            pool,
+            limits,
+            bytes: 0,
+            moved,
+            empty: moved,
+            idle,
+            failed: None,
+        })
     }
 
     /// Whether it is a stream of server-sent events.
     pub fn is_event_stream(&self) -> bool {
         let kind = self.content_type.as_deref().and_then(|t| t.split(';').next()).unwrap_or_default();
         kind.trim().eq_ignore_ascii_case("text/event-stream")
+    }
+
+    /// The last moment at which there was nothing to read: what was read since then came after it.
+    pub fn empty_at(&self) -> Instant {
+        self.empty
     }
 
     /// The next piece of the body, as it came; `None` at its end. May be dropped and called again.
@@ -326,8 +345,10 @@ impl Answer {
         loop {
             let Some(conn) = &mut self.conn else { return Poll::Ready(Ok(None)) };
             let mut frame = Pin::new(&mut self.body).poll_frame(cx);
+            let mut looked = self.empty;
             if frame.is_pending() {
                 // What is read now is in the body's hands at once.
+                looked = Instant::now();
                 let over = conn.drive(cx);
                 frame = Pin::new(&mut self.body).poll_frame(cx);
                 if over && frame.is_pending() {
@@ -351,12 +372,15 @@ impl Answer {
                     }
                     return Poll::Ready(Ok(None));
                 }
-                Poll::Pending => return self.poll_idle(cx),
+                Poll::Pending => {
+                    self.empty = looked;
+                    return self.poll_idle(cx);
+                }
             }
         }
     }
 
-    /// The timer is set anew only when it has run out: a token costs one look at the clock.
+    /// The timer is set anew only when it has run out: a token costs two looks at the clock.
     fn poll_idle(&mut self, cx: &mut Context<'_>) -> Poll<Result<Option<Bytes>, Lost>> {
         loop {
             ready!(self.idle.as_mut().poll(cx));

@@ -94,7 +94,7 @@ pub struct UpstreamConfig {
     pub idle_connections_max: usize,
     /// How long they do. Default 4 s: common servers close after 5 s, and who closes second never sends into a closed connection.
     pub idle_keep: Duration,
-    /// How long after a cancel its proof is looked for; then its level is `best_effort`. Default 10 s.
+    /// How long its proof is looked for after a cancel, from the first look that can prove it; then its level is `best_effort`. Default 10 s.
     pub observe_for: Duration,
     /// Time between two looks meanwhile, if the kind allows that. Default 100 ms.
     pub observe_every: Duration,

@@ -154,6 +154,10 @@ pub async fn detect(client: &Client, config: &UpstreamConfig) -> Result<Detected
     };
     let metrics = if config.kind == Some(Kind::OpenAi) { Seen::NotAsked } else { look(client, "/metrics", limits).await };
     let mut answers = Answers { models, metrics, version: Seen::NotAsked, server_info: Seen::NotAsked, props: Seen::NotAsked };
+    if let (Seen::Nothing(_), Seen::Nothing(_)) = (&answers.models, &answers.metrics) {
+        // It hangs or breaks off whatever it is asked.
+        return Ok(decide(config.kind, &answers));
+    }
     let kind = config.kind.or_else(|| answers.metrics.good().and_then(counters::whose));
     let asks = |of: Kind| kind.is_none_or(|kind| kind == of);
     if asks(Kind::Vllm) {

@@ -64,22 +64,25 @@ pub struct Look {
 #[derive(Debug, Default)]
 pub struct Tokens {
     count: AtomicU32,
-    /// When it had shown `shown_before`, and when it showed its last, in nanoseconds and one more; 0 for never.
+    /// When it had shown `shown_before`, and after which moment its last one came, in nanoseconds and one more; 0 for never.
     enough: AtomicU64,
     last: AtomicU64,
     needed: u32,
 }
 
 impl Tokens {
-    /// An event that shows a token was read now. Only one task calls this, with moments that do not go back.
-    pub fn shown(&self, now: Duration) {
-        let now = stamp(now);
+    /// An event that shows a token was read now, and there was nothing to read at `empty`, before that ([`Answer::empty_at`]): so it came
+    /// after that. A reader that is held up reads old tokens, which say nothing of now. Only one task calls this, with moments that do not go
+    /// back.
+    ///
+    /// [`Answer::empty_at`]: super::client::Answer::empty_at
+    pub fn shown(&self, now: Duration, empty: Duration) {
         let count = self.count.load(Ordering::Relaxed).saturating_add(1);
         self.count.store(count, Ordering::Relaxed);
         if count == self.needed {
-            self.enough.store(now, Ordering::Release);
+            self.enough.store(stamp(now), Ordering::Release);
         }
-        self.last.store(now, Ordering::Release);
+        self.last.store(stamp(empty), Ordering::Release);
     }
 
     /// Whether it had shown so many by then that it was counted.
@@ -180,7 +183,8 @@ impl Ledger {
         self.looks.push_back(look);
     }
 
-    /// What is decided by now. Each cancel is decided once.
+    /// What is decided by now. Each cancel is decided once. To be called after a look, and now and then until all is decided, for the tokens
+    /// that came behind it: not for each of them, for it goes through all requests.
     pub fn verdicts(&mut self, now: Duration) -> Vec<Verdict> {
         let mut proofs: Vec<Look> = Vec::new();
         for look in std::mem::take(&mut self.looks) {

@@ -55,7 +55,7 @@ pub struct Freshness {
     pub shown_before: u32,
     /// A request whose connection was closed before it showed as many is counted so long after the close, or never will be.
     pub counted_within: Duration,
-    /// What was generated is read here so long after it was generated, at the latest.
+    /// What was generated can be read here so long after it was generated, at the latest.
     pub delivered_within: Duration,
 }
 

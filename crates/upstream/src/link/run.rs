@@ -4,6 +4,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use bytes::Bytes;
 use gateway::THEIRS;
@@ -192,7 +193,8 @@ impl Run {
         while let Some(piece) = answer.next().await.map_err(|e| e.to_string())? {
             events.clear();
             let pushed = scanner.push(piece, &mut events);
-            let (tokens, mut said) = self.take(&events);
+            let empty = answer.empty_at().saturating_duration_since(self.shared.began);
+            let (tokens, mut said) = self.take(&events, empty);
             let run = pushed.map_err(|e| e.to_string())?;
             if self.forwarded {
                 // The tokens stand at the last of them: what was read together is delivered together.
@@ -212,7 +214,8 @@ impl Run {
         }
         let (last, rest) = scanner.finish();
         if let Some(event) = last {
-            self.take(std::slice::from_ref(&event));
+            let empty = answer.empty_at().saturating_duration_since(self.shared.began);
+            self.take(std::slice::from_ref(&event), empty);
         }
         if self.forwarded && !rest.is_empty() {
             self.pass(0, Piece::Body(rest)).await;
@@ -220,15 +223,15 @@ impl Run {
         Ok(())
     }
 
-    /// What events say: tokens, and for those who do not forward them what they add to each answer.
-    fn take(&mut self, events: &[Event]) -> (u32, Vec<Delta>) {
+    /// What events say: tokens, and for those who do not forward them what they add to each answer. There was nothing to read at `empty`.
+    fn take(&mut self, events: &[Event], empty: Duration) -> (u32, Vec<Delta>) {
         let (mut tokens, mut deltas) = (0_u32, Vec::new());
         for event in events {
             let chunk = event.read();
             self.done |= chunk.done;
             let shown = chunk.said.tokens();
             if shown > 0 {
-                self.tokens.shown(self.shared.now());
+                self.tokens.shown(self.shared.now(), empty);
                 tokens = tokens.saturating_add(shown);
             }
             if let Some(error) = &chunk.said.error {

@@ -64,6 +64,16 @@ async fn until(stand: &Stand, id: &str, wanted: &[&str]) -> Value {
     .await
 }
 
+/// Nothing of the run waits in the outbox any more.
+async fn over(store: &Arc<Memory>, id: &str) {
+    soon("the entry is over", async {
+        while store.hooks(&key(id)).await.expect("known").iter().any(|hook| hook.due_ms.is_some()) {
+            tokio::time::sleep(ms(5)).await;
+        }
+    })
+    .await;
+}
+
 fn keys(asked: &[Asked]) -> Vec<String> {
     asked.iter().map(|asked| asked.header("idempotency-key")).collect()
 }
@@ -101,12 +111,7 @@ async fn tools_are_called_once_when_the_answer_is_complete() {
     let again =
         Hook { id: "again".to_owned(), run: key("r1"), url: "kvit:tools".to_owned(), body: vec![], due_ms: 0, tries: 0, last: None };
     store.commit(vec![Write::Hook(again)], Survives::Machine).await.expect("written");
-    soon("the entry is over", async {
-        while store.hooks(&key("r1")).await.expect("known").iter().any(|hook| hook.due_ms.is_some()) {
-            tokio::time::sleep(ms(5)).await;
-        }
-    })
-    .await;
+    over(&store, "r1").await;
     assert_eq!(service.asked().len(), 2);
     let page = get(stand.addr, "/metrics").await.body;
     assert!(page.contains("kvit_tool_calls_total{state=\"committed\"} 2"), "{page}");
@@ -146,6 +151,28 @@ async fn a_cancel_in_the_middle_of_a_call_begins_no_other_and_does_not_repeat_it
     service.release();
     until(&stand, "r1", &["tool:charge committed", "tool:mail failed"]).await;
     assert_eq!(service.asked().len(), 1);
+}
+
+/// The same by the response's own cancel, which is answered with what was done outside.
+// contract: C-8 C-27
+#[tokio::test(flavor = "multi_thread")]
+async fn a_cancel_of_a_response_that_is_complete_stops_its_tools_too() {
+    let service = Service::start(&[Answer::Held]).await;
+    let outside = OutsideConfig { tool_timeout_max: ms(30_000), ..config(&service).outside };
+    let store = memory();
+    let mut stand = kept_stand(GatewayConfig { outside, cancel_wait: ms(100), ..config(&service) }, Some(store.clone())).await;
+    create(&stand, "r1", &[tool(&service, "charge", json!({})), tool(&service, "mail", json!({}))]).await;
+    complete(&mut stand).await;
+    service.until_asked(1).await;
+    let answer = ask(stand.addr, "POST", "/v1/responses/resp_r1/cancel", "", "").await;
+    let response = answer.json();
+    assert_eq!((answer.status, &response["status"]), (200, &"completed".into()), "{}", answer.body);
+    assert_eq!(states(&response["kvit"]["effects"]), ["tool:charge unknown", "tool:mail failed"]);
+    service.release();
+    let list = until(&stand, "r1", &["tool:charge committed", "tool:mail failed"]).await;
+    assert_eq!(list[1]["detail"], "not begun: the run was cancelled");
+    over(&store, "r1").await;
+    assert_eq!(service.asked().len(), 1, "no further tool after the cancel was answered");
 }
 
 /// The gateway is gone between submitted and committed. The next one does not send it again: nobody can say.

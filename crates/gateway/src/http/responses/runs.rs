@@ -9,9 +9,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use lifecycle::{RunKey, Said};
+use serde_json::Value;
 use store::StoredRun;
 
 use crate::calls::Calls;
+use crate::http::effects;
 use crate::http::error::ApiError;
 use crate::keeping::Follow;
 
@@ -28,6 +30,9 @@ pub(crate) trait Runs: Send + Sync {
 
     /// Asks for its end, wherever it is, and waits so long for its release. False if there is no such run.
     fn cancel(&self, key: &RunKey, wait: Duration) -> impl Future<Output = Result<bool, ApiError>> + Send;
+
+    /// What it did outside, as it is shown: a list, or null where the store does not say in time.
+    fn effects(&self, key: &RunKey) -> impl Future<Output = Value> + Send;
 
     /// Deletes what is kept of an ended run. False if there is no such run.
     fn erase(&self, key: &RunKey) -> impl Future<Output = Result<bool, ApiError>> + Send;
@@ -52,6 +57,10 @@ impl Runs for Arc<Calls> {
 
     async fn cancel(&self, key: &RunKey, wait: Duration) -> Result<bool, ApiError> {
         self.cancel_anywhere(key, wait).await.map_err(ApiError::store)
+    }
+
+    async fn effects(&self, key: &RunKey) -> Value {
+        effects::outside(self, key).await
     }
 
     async fn erase(&self, key: &RunKey) -> Result<bool, ApiError> {

@@ -93,23 +93,27 @@ pub(super) async fn show<R: Runs>(runs: &R, found: &Found) -> Result<Value, ApiE
     Ok(fold.object(found.run.ended_ms.map(|ms| ms.div_euclid(1000))))
 }
 
-/// Cancels a response, whichever gateway has it, and says what has become of it: its end if that comes within `wait` and `patience`.
+/// Cancels a response, whichever gateway has it, and says what has become of it: its end if that comes within `wait` and `patience`, and what
+/// it did outside. One that is over is cancelled too: its outcome stays, and none of its effects begins any more.
+// contract: C-8 C-27
 pub(super) async fn cancel<R: Runs>(runs: &R, found: Found, wait: Duration, patience: Duration) -> Result<Value, ApiError> {
-    if found.run.outcome.is_some() {
-        return show(runs, &found).await;
-    }
     let key = found.run.key.clone();
     let gone = || no_response(&response_id(&key.run));
     if !runs.cancel(&key, wait).await? {
         return Err(gone());
     }
-    let mut run = runs.known(&key).await?.ok_or_else(gone)?;
+    let mut run = found.run;
+    if run.outcome.is_none() {
+        run = runs.known(&key).await?.ok_or_else(gone)?;
+    }
     if run.outcome.is_none() {
         // Its release is not confirmed yet; its end is told without that after a while.
         let _ = tokio::time::timeout(patience, end(runs, &key)).await;
         run = runs.known(&key).await?.ok_or_else(gone)?;
     }
-    show(runs, &Found { run, head: found.head }).await
+    let mut object = show(runs, &Found { run, head: found.head }).await?;
+    object["kvit"]["effects"] = runs.effects(&key).await;
+    Ok(object)
 }
 
 /// Waits for a run's end.

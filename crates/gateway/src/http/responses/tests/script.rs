@@ -1,11 +1,13 @@
 //! A script in place of table and store: runs with what they say, some of which is still to come.
 
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use lifecycle::message::Usage;
 use lifecycle::{Cause, Delivery, Incarnation, OnDisconnect, Outcome, RunKey, Said};
+use serde_json::{Value, json};
 use store::StoredRun;
 use tokio::sync::watch;
 
@@ -30,11 +32,13 @@ pub(super) struct Script {
     moved: watch::Sender<u64>,
     /// A cancel is noted and its end does not come by itself.
     pub(super) slow_cancel: bool,
+    /// Cancels that came.
+    pub(super) cancels: Arc<AtomicUsize>,
 }
 
 impl Script {
     pub(super) fn new() -> Script {
-        Script { runs: Arc::default(), moved: watch::Sender::new(0), slow_cancel: false }
+        Script { runs: Arc::default(), moved: watch::Sender::new(0), slow_cancel: false, cancels: Arc::default() }
     }
 
     fn lock(&self) -> MutexGuard<'_, HashMap<RunKey, Scripted>> {
@@ -105,12 +109,17 @@ impl Runs for Script {
     }
 
     async fn cancel(&self, key: &RunKey, _: Duration) -> Result<bool, ApiError> {
+        self.cancels.fetch_add(1, Ordering::Relaxed);
         let Some(is_over) = self.lock().get(key).map(|it| it.run.outcome.is_some()) else { return Ok(false) };
         if !is_over && !self.slow_cancel {
             let (outcome, usage) = (Outcome::of(Cause::CancelRequested), Usage { prompt: 9, cached_prompt: 0, generated: 2 });
             self.say(key, Said::End { outcome, usage });
         }
         Ok(true)
+    }
+
+    async fn effects(&self, _: &RunKey) -> Value {
+        json!([])
     }
 
     async fn erase(&self, key: &RunKey) -> Result<bool, ApiError> {

@@ -1,6 +1,7 @@
 //! Responses that are there: what is shown, cancelled, deleted and listed, and chains of them.
 // contract: C-8 C-26 C-28 C-30
 
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use lifecycle::{Cause, RunKey, Said, Tenant};
@@ -105,9 +106,12 @@ async fn to_cancel_twice_is_to_cancel_once_and_an_end_stays_what_it_is() {
     );
     assert_eq!(first["output"][0]["content"][0]["text"], "a");
     assert_eq!(cancel(&script, "resp_live").await, first);
-    let over = shown(&script, "resp_over").await;
+    let mut over = shown(&script, "resp_over").await;
     assert_eq!(over["status"], "incomplete");
+    over["kvit"]["effects"] = json!([]);
     assert_eq!(cancel(&script, "resp_over").await, over);
+    // Each of them was a cancel, for what an ended run does outside is stopped by it, too.
+    assert_eq!(script.cancels.load(Ordering::Relaxed), 3);
 }
 
 /// Where the end does not come in time the answer says so; where it comes while the canceller waits, it has it.

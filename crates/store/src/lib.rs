@@ -78,6 +78,9 @@ pub trait RunStore: Send + Sync + 'static {
     /// One run.
     async fn run(&self, key: &RunKey) -> Result<Option<StoredRun>, StoreError>;
 
+    /// The same without what was asked for and without its record, for whoever looks often how a run stands: nothing is decrypted.
+    async fn glance(&self, key: &RunKey) -> Result<Option<StoredRun>, StoreError>;
+
     /// A tenant's runs, newest first, each without what was asked for: a list of many would hold as many prompts.
     async fn runs(&self, tenant: &Tenant, query: &RunQuery) -> Result<Vec<StoredRun>, StoreError>;
 

@@ -299,6 +299,10 @@ impl RunStore for Memory {
         Ok(self.state()?.kept(key).map(|kept| kept.run.clone()))
     }
 
+    async fn glance(&self, key: &RunKey) -> Result<Option<StoredRun>, StoreError> {
+        Ok(self.state()?.kept(key).map(|kept| StoredRun { request: None, record: None, ..kept.run.clone() }))
+    }
+
     async fn runs(&self, tenant: &Tenant, query: &RunQuery) -> Result<Vec<StoredRun>, StoreError> {
         let state = self.state()?;
         let theirs: Vec<&StoredRun> = state.runs.iter().map(|kept| &kept.run).filter(|run| run.key.tenant == *tenant).collect();

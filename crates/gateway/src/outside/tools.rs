@@ -185,6 +185,15 @@ impl Calls {
         // As long as no try can have arrived, a refusal is certain. A former life's may have.
         let (mut tries, mut is_certain) = (0, effect.state == EffectState::Intended);
         loop {
+            // What is sent again is sent only while it may be; the first permission was given just now.
+            if tries > 0 || effect.state == EffectState::Submitted {
+                let Some(run) = keeper.store.glance(&run.key).await? else { return Ok(true) };
+                if run.erased {
+                    let event = if is_certain { EffectEvent::Fail } else { EffectEvent::Lose };
+                    self.conclude(keeper, at, event, Vec::new()).await?;
+                    return Ok(true);
+                }
+            }
             tries += 1;
             let heard = send(tool.outgoing(run, text, self.config.outside.answer_bytes_max)).await;
             let verdict = verdict(&heard);

@@ -175,6 +175,46 @@ async fn a_cancel_of_a_response_that_is_complete_stops_its_tools_too() {
     assert_eq!(service.asked().len(), 1, "no further tool after the cancel was answered");
 }
 
+async fn delete(stand: &Stand, id: &str) {
+    let deleted = ask(stand.addr, "DELETE", &format!("/v1/responses/resp_{id}"), "", "").await;
+    assert_eq!(deleted.status, 200, "{}", deleted.body);
+}
+
+/// Deleted while its first tool is being called: that one's answer is noted, and no other is begun.
+// contract: C-27
+#[tokio::test(flavor = "multi_thread")]
+async fn a_run_that_is_deleted_while_its_tools_are_called_calls_no_further_one() {
+    let service = Service::start(&[Answer::Held]).await;
+    let store = memory();
+    let mut stand = kept(&service, &store).await;
+    create(&stand, "r1", &[tool(&service, "charge", json!({})), tool(&service, "mail", json!({}))]).await;
+    complete(&mut stand).await;
+    service.until_asked(1).await;
+    delete(&stand, "r1").await;
+    service.release();
+    until(&stand, "r1", &["tool:charge committed", "tool:mail failed"]).await;
+    over(&store, "r1").await;
+    assert_eq!(service.asked().len(), 1);
+}
+
+/// Deleted while one that is safe to repeat waits to be sent again: it is not sent again, and what became of its tries is said.
+// contract: C-27
+#[tokio::test(flavor = "multi_thread")]
+async fn a_run_that_is_deleted_between_two_tries_of_a_tool_sends_no_second_one() {
+    for (answer, state) in [(Answer::Status(500, ""), "tool:charge unknown"), (Answer::Status(429, ""), "tool:charge failed")] {
+        let service = Service::start(&[answer]).await;
+        let store = memory();
+        let mut stand = kept(&service, &store).await;
+        create(&stand, "r1", &[tool(&service, "charge", json!({"safe_to_repeat": true}))]).await;
+        complete(&mut stand).await;
+        service.until_asked(1).await;
+        delete(&stand, "r1").await;
+        until(&stand, "r1", &[state]).await;
+        over(&store, "r1").await;
+        assert_eq!(service.asked().len(), 1);
+    }
+}
+
 /// The gateway is gone between submitted and committed. The next one does not send it again: nobody can say.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_crash_in_the_middle_of_a_call_makes_it_unknown() {

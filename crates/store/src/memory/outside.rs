@@ -14,7 +14,7 @@ use crate::{Effect, Hook, StoredRun, Wrote};
 impl Kept {
     /// Whether an effect of this run may begin.
     fn begins(&self) -> bool {
-        may_begin(self.run.outcome.as_ref().map(Outcome::kind), self.run.wanted.is_some())
+        !self.run.erased && may_begin(self.run.outcome.as_ref().map(Outcome::kind), self.run.wanted.is_some())
     }
 
     /// What was intended of a run that ends like this, and will not be begun.

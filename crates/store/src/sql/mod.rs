@@ -155,6 +155,10 @@ impl RunStore for SqlStore {
         within(&self.config, self.read_run(key)).await
     }
 
+    async fn glance(&self, key: &RunKey) -> Result<Option<StoredRun>, StoreError> {
+        within(&self.config, self.read_glance(key)).await
+    }
+
     async fn runs(&self, tenant: &Tenant, query: &RunQuery) -> Result<Vec<StoredRun>, StoreError> {
         within(&self.config, self.read_runs(tenant, query)).await
     }

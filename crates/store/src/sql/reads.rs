@@ -9,6 +9,8 @@ use super::writes::named;
 use crate::{Effect, Hook, HookState, RunQuery, StoredEvent, StoredRun};
 
 const RUN: &str = concat!("SELECT ", run_columns!(), " FROM kvit_run WHERE tenant = $1 AND run = $2");
+const GLANCE: &str =
+    concat!("SELECT ", run_columns!("CAST(NULL AS BYTEA)", "CAST(NULL AS BYTEA)"), " FROM kvit_run WHERE tenant = $1 AND run = $2");
 const RUNS: &str = concat!(
     "SELECT ",
     run_columns!("CAST(NULL AS BYTEA)"),
@@ -41,7 +43,15 @@ const HOOKS: &str = "SELECT id, url, due_ms, tries, last FROM kvit_hook WHERE te
 
 impl SqlStore {
     pub(super) async fn read_run(&self, key: &RunKey) -> Result<Option<StoredRun>, Trouble> {
-        let rows = self.db.read(RUN, || named(key)).await?;
+        self.read_one(RUN, key).await
+    }
+
+    pub(super) async fn read_glance(&self, key: &RunKey) -> Result<Option<StoredRun>, Trouble> {
+        self.read_one(GLANCE, key).await
+    }
+
+    async fn read_one(&self, sql: &'static str, key: &RunKey) -> Result<Option<StoredRun>, Trouble> {
+        let rows = self.db.read(sql, || named(key)).await?;
         rows.first().map(|row| Ok(rows::run(row, &self.seal)?.run)).transpose()
     }
 

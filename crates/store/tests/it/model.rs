@@ -162,6 +162,7 @@ async fn everything(store: &dyn RunStore, keys: &[RunKey], now_ms: i64) -> Strin
     let mut add = |what: &dyn std::fmt::Debug| all += &format!("{what:?}\n");
     for key in keys {
         add(&store.run(key).await.unwrap());
+        add(&store.glance(key).await.unwrap());
         add(&store.events(key, 0, 1000).await.unwrap());
         add(&store.events(key, 3, 4).await.unwrap());
         add(&store.effects(key).await.unwrap());

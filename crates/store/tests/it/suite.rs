@@ -44,7 +44,7 @@ on_every_store!(
     a_record_is_kept_and_erased,
     an_effect_moves_from_where_it_is_and_its_key_is_one_effect,
     a_webhook_is_due_until_it_is_over,
-    nothing_is_begun_of_a_run_that_is_wanted_to_end_or_did_not_complete,
+    nothing_is_begun_of_a_run_that_is_wanted_to_end_did_not_complete_or_is_erased,
     what_is_over_is_deleted_in_bounded_batches_with_all_that_belongs_to_it,
     runs_are_listed_newest_first,
     wakes_tell_of_what_was_committed,
@@ -339,7 +339,8 @@ async fn a_record_is_kept_and_erased(store: Arc<dyn RunStore>) {
     let effects = store.effects(&key("r")).await.unwrap();
     assert_eq!((effects.len(), effects[0].description.as_str(), effects[0].kind.as_str()), (1, "", "payment"));
     // Nothing comes back to it.
-    one(&store, Write::Intend { run: key("r"), effect: effect("later"), max: 9 }).await;
+    let later = store::Effect { state: EffectState::Committed, ..effect("later") };
+    one(&store, Write::Intend { run: key("r"), effect: later, max: 9 }).await;
     assert_eq!(store.effects(&key("r")).await.unwrap()[1].description, "");
 }
 
@@ -431,7 +432,7 @@ async fn a_webhook_is_due_until_it_is_over(store: Arc<dyn RunStore>) {
 }
 
 // contract: C-27
-async fn nothing_is_begun_of_a_run_that_is_wanted_to_end_or_did_not_complete(store: Arc<dyn RunStore>) {
+async fn nothing_is_begun_of_a_run_that_is_wanted_to_end_did_not_complete_or_is_erased(store: Arc<dyn RunStore>) {
     use EffectState::{Committed, Failed, Intended, Submitted};
     let state = |run: &str, name: &str, state| Write::Intend { run: key(run), effect: store::Effect { state, ..effect(name) }, max: 3 };
     let submit = |run: &str, name: &str| Write::Move {
@@ -442,16 +443,21 @@ async fn nothing_is_begun_of_a_run_that_is_wanted_to_end_or_did_not_complete(sto
         detail: None,
         now_ms: 7,
     };
-    let runs = ["completed", "wanted", "cancelled", "both"];
+    let runs = ["completed", "wanted", "cancelled", "both", "erased"];
     for name in runs {
         commit(&store, vec![accept(new(name)), state(name, "meant", Intended), state(name, "sent", Submitted)]).await;
     }
     let want = |name: &str| Write::Want { run: key(name), cause: Cause::CancelRequested };
     commit(&store, vec![want("wanted"), end("completed", 0, Cause::Stop, None), end("cancelled", 0, Cause::ClientClosed, None)]).await;
     commit(&store, vec![want("both"), end("both", 0, Cause::Stop, None)]).await;
-    for (name, begins, meant) in
-        [("completed", true, Intended), ("wanted", false, Intended), ("cancelled", false, Failed), ("both", false, Intended)]
-    {
+    commit(&store, vec![end("erased", 0, Cause::Stop, None), Write::Erase { run: key("erased") }]).await;
+    for (name, begins, meant) in [
+        ("completed", true, Intended),
+        ("wanted", false, Intended),
+        ("cancelled", false, Failed),
+        ("both", false, Intended),
+        ("erased", false, Intended),
+    ] {
         let effects = store.effects(&key(name)).await.unwrap();
         assert_eq!([effects[0].state, effects[1].state], [meant, Submitted], "{name}");
         let detail = (meant == Failed).then(|| b"not begun: the run was cancelled".to_vec());

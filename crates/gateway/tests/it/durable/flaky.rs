@@ -172,6 +172,11 @@ impl RunStore for Flaky {
         self.inner.run(key).await
     }
 
+    async fn glance(&self, key: &RunKey) -> Result<Option<StoredRun>, StoreError> {
+        self.reads().await?;
+        self.inner.glance(key).await
+    }
+
     async fn runs(&self, tenant: &Tenant, query: &RunQuery) -> Result<Vec<StoredRun>, StoreError> {
         self.reads().await?;
         self.inner.runs(tenant, query).await

@@ -302,8 +302,12 @@ async fn readers_elsewhere_are_known_until_they_or_their_gateway_leave(store: Ar
     assert_eq!(store.attended(A).await.unwrap(), [(key("r"), c, 2), (key("r"), B, 0)]);
     assert_eq!(commit(&store, vec![depart("r", B), depart("r", B), depart("nobody", B)]).await, vec![Wrote::Done; 3]);
     assert_eq!(store.attended(A).await.unwrap(), [(key("r"), c, 2)]);
-    for _ in 0..3 {
-        assert_eq!(tokio::time::timeout(std::time::Duration::from_secs(20), wakes.recv()).await.unwrap().unwrap(), Wake::Wanted(key("r")));
+    // At least one of each commit: of equal ones in a commit PostgreSQL sends one. That of the end before may come behind them.
+    let mut wanted = 0;
+    while wanted < 2 {
+        let wake = tokio::time::timeout(std::time::Duration::from_secs(20), wakes.recv()).await.unwrap().unwrap();
+        assert!(wake == Wake::Wanted(key("r")) || wake == Wake::Moved(key("ended")), "{wake:?}");
+        wanted += u32::from(wake == Wake::Wanted(key("r")));
     }
     one(&store, Write::Leave { owner: c }).await;
     assert_eq!(store.attended(A).await.unwrap(), []);

@@ -47,7 +47,7 @@ impl Calls {
             return Ok(true);
         }
         let mut news = keeper.hub.subscribe(key);
-        let Some(run) = keeper.store.run(key).await? else { return Ok(false) };
+        let Some(run) = keeper.store.glance(key).await? else { return Ok(false) };
         if run.outcome.is_some() {
             return Ok(true);
         }
@@ -57,7 +57,7 @@ impl Calls {
         let until = Instant::now() + wait;
         loop {
             news.borrow_and_update();
-            if keeper.store.run(key).await?.is_none_or(|run: StoredRun| run.outcome.is_some()) || Instant::now() >= until {
+            if keeper.store.glance(key).await?.is_none_or(|run: StoredRun| run.outcome.is_some()) || Instant::now() >= until {
                 return Ok(true);
             }
             let look_again = until.min(Instant::now() + keeper.config.poll);

@@ -15,6 +15,7 @@ mod flaky;
 mod life;
 mod model;
 mod reader;
+mod reading;
 mod rng;
 mod worker;
 mod world;

@@ -59,14 +59,14 @@ pub(super) fn head(run: &StoredRun) -> Result<Option<Arc<Head>>, ApiError> {
     Ok(Some(Arc::new(Head { run: run.key.run.clone(), model, on_disconnect, asked })))
 }
 
-/// Reads what a run has said: all of it if it is over, else as far as it is known to have come.
+/// Reads what a run has said: all of it if it is over, else as far as it is known to have come. It waits for nothing that is still to come.
 pub(super) async fn told<R: Runs>(runs: &R, found: &Found) -> Result<Fold, ApiError> {
     let run = &found.run;
     let mut fold = begun(found);
     if (run.last_event > 0 || run.outcome.is_some())
-        && let Some(mut follow) = runs.follow(&run.key, 0).await?
+        && let Some(mut follow) = runs.follow(&run.key)
     {
-        while let Some((number, said)) = follow.next().await {
+        while let Some((number, said)) = follow.stored().await? {
             fold.take(&said);
             if fold.is_over() || (run.outcome.is_none() && number >= run.last_event) {
                 break;
@@ -117,10 +117,9 @@ pub(super) async fn cancel<R: Runs>(runs: &R, found: Found, wait: Duration, pati
 }
 
 /// Waits for a run's end.
-async fn end<R: Runs>(runs: &R, key: &RunKey) -> Result<(), ApiError> {
-    let Some(mut follow) = runs.follow(key, 0).await? else { return Ok(()) };
+async fn end<R: Runs>(runs: &R, key: &RunKey) {
+    let Some(mut follow) = runs.follow(key) else { return };
     while follow.next().await.is_some() {}
-    Ok(())
 }
 
 /// Deletes a response with all that it said.

@@ -86,6 +86,10 @@ pub struct Weather {
     pub read_only: AtomicBool,
     /// What is read is not answered.
     pub mute: AtomicBool,
+    /// Events are not answered.
+    pub mute_events: AtomicBool,
+    /// Reads of whole runs, of how a run stands, and of pages of events.
+    pub reads: [AtomicU64; 3],
     pub rng: AtomicU64,
     /// The answer of the next commit with such a write is lost.
     pub lose: Mutex<Option<Pick>>,
@@ -169,11 +173,13 @@ impl RunStore for Flaky {
 
     async fn run(&self, key: &RunKey) -> Result<Option<StoredRun>, StoreError> {
         self.reads().await?;
+        self.weather.reads[0].fetch_add(1, Ordering::SeqCst);
         self.inner.run(key).await
     }
 
     async fn glance(&self, key: &RunKey) -> Result<Option<StoredRun>, StoreError> {
         self.reads().await?;
+        self.weather.reads[1].fetch_add(1, Ordering::SeqCst);
         self.inner.glance(key).await
     }
 
@@ -184,6 +190,10 @@ impl RunStore for Flaky {
 
     async fn events(&self, key: &RunKey, after: u64, limit: usize) -> Result<Vec<StoredEvent>, StoreError> {
         self.reads().await?;
+        if self.weather.mute_events.load(Ordering::SeqCst) {
+            return Err(away());
+        }
+        self.weather.reads[2].fetch_add(1, Ordering::SeqCst);
         self.inner.events(key, after, limit).await
     }
 

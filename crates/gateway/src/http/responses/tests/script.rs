@@ -1,7 +1,7 @@
 //! A script in place of table and store: runs with what they say, some of which is still to come.
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
@@ -32,13 +32,15 @@ pub(super) struct Script {
     moved: watch::Sender<u64>,
     /// A cancel is noted and its end does not come by itself.
     pub(super) slow_cancel: bool,
+    /// What was said cannot be read now.
+    pub(super) away: Arc<AtomicBool>,
     /// Cancels that came.
     pub(super) cancels: Arc<AtomicUsize>,
 }
 
 impl Script {
     pub(super) fn new() -> Script {
-        Script { runs: Arc::default(), moved: watch::Sender::new(0), slow_cancel: false, cancels: Arc::default() }
+        Script { runs: Arc::default(), moved: watch::Sender::new(0), slow_cancel: false, away: Arc::default(), cancels: Arc::default() }
     }
 
     fn lock(&self) -> MutexGuard<'_, HashMap<RunKey, Scripted>> {
@@ -103,9 +105,9 @@ impl Runs for Script {
         Ok(self.lock().get(key).map(|it| it.run.clone()))
     }
 
-    async fn follow(&self, key: &RunKey, after: u64) -> Result<Option<Following>, ApiError> {
+    fn follow(&self, key: &RunKey) -> Option<Following> {
         let is_there = self.lock().contains_key(key);
-        Ok(is_there.then(|| Following { script: self.clone(), moved: self.moved.subscribe(), key: key.clone(), after }))
+        is_there.then(|| Following { script: self.clone(), moved: self.moved.subscribe(), key: key.clone(), after: 0 })
     }
 
     async fn cancel(&self, key: &RunKey, _: Duration) -> Result<bool, ApiError> {
@@ -157,5 +159,13 @@ impl Follows for Following {
             }
             self.moved.changed().await.ok()?;
         }
+    }
+    async fn stored(&mut self) -> Result<Option<(u64, Said)>, ApiError> {
+        if self.script.away.load(Ordering::Relaxed) {
+            return Err(ApiError::store_down());
+        }
+        let said = self.script.lock().get(&self.key).and_then(|it| it.said.get(self.after as usize).cloned());
+        self.after += u64::from(said.is_some());
+        Ok(said.map(|said| (self.after, said)))
     }
 }

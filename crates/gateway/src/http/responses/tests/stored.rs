@@ -131,6 +131,23 @@ async fn a_cancel_says_what_is_true_when_its_wait_is_over() {
     assert_eq!(answer.expect("an answer")["status"], "cancelled");
 }
 
+/// A store that goes away behind the look at the run is no reason to wait: every answer that is made of what was said is refused.
+// contract: C-28
+#[tokio::test]
+async fn what_cannot_be_read_is_said_and_not_waited_for() {
+    let script = Script::new();
+    script.add(&run("over"), &asked(true), &answer(Cause::Stop));
+    script.add(&run("live"), &asked(true), &[Said::Accepted, delta("a", 1, None)]);
+    script.away.store(true, Ordering::Relaxed);
+    let down = (503, Some("store_unavailable"));
+    for id in ["resp_over", "resp_live"] {
+        let found = find(&script, id).await.expect("it is there");
+        assert_eq!(stored::show(&script, &found).await.err().map(|e| code(&e)), Some(down), "{id}");
+        assert_eq!(stored::cancel(&script, found, WAIT, PATIENCE).await.err().map(|e| code(&e)), Some(down), "{id}");
+    }
+    assert_eq!(turns(&script, "resp_over", 1000).await.err().map(|e| code(&e)), Some(down));
+}
+
 #[tokio::test]
 async fn only_what_is_over_is_deleted_and_then_it_is_gone() {
     let (script, key) = (Script::new(), run("r1"));

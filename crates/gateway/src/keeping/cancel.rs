@@ -127,9 +127,11 @@ impl Calls {
                 }
             });
         }
-        for key in keeper.store.followed(self.incarnation).await.unwrap_or_default() {
+        // Who asks for its events is a reader of it before it has one of them: it may be the last one a moment later.
+        let followed = keeper.store.followed(self.incarnation).await.unwrap_or_default();
+        self.see_attended(keeper).await;
+        for key in followed {
             self.keep_from_now_on(keeper, &key);
         }
-        self.see_attended(keeper).await;
     }
 }

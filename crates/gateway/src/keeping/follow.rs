@@ -56,7 +56,8 @@ impl Calls {
     pub(crate) async fn ask_for_events(&self, key: &RunKey) -> Result<bool, StoreError> {
         let Some(keeper) = &self.keeper else { return Ok(false) };
         let mut news = keeper.hub.subscribe(key);
-        keeper.store.commit(vec![Write::Follow { run: key.clone() }], Survives::Process).await?;
+        // In its turn: behind the word that somebody reads it here, so that its gateway hears of both or of neither.
+        keeper.ask(Write::Follow { run: key.clone() }, Survives::Process, true).await?;
         let until = Instant::now() + keeper.config.poll * ANSWER_POLLS;
         loop {
             news.borrow_and_update();

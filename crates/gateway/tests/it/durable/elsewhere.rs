@@ -32,6 +32,9 @@ impl Two {
         let life = |number| Life::begin(Incarnation(number), config.clone(), Flaky::new(store.clone(), Arc::new(Weather::default())));
         let mut two = Two { has: life(1), other: life(2), worker: Worker { life: 1 << 32, ..Worker::default() } };
         two.worker.come(&two.has).await;
+        // Before that a request names a model that nobody has.
+        let known = async { while !get(two.has.addr, "/v1/models").await.body.contains("tiny") {} };
+        soon("the worker is known", known).await;
         two
     }
 

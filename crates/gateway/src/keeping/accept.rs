@@ -160,12 +160,11 @@ impl Calls {
     fn new_run(&self, keeper: &Keeper, order: &Order) -> Result<NewRun, Closed> {
         let (fresh, created_ms) = (fresh_id(), now_ms());
         let key = RunKey { tenant: order.caller.tenant.clone(), run: fresh.clone() };
-        let keeps = order.keeps();
         let work = Work { prompt: order.prompt.clone(), params: order.params.clone() };
         let (attempt, door) = (AttemptId { key, attempt: 1 }, order.request.as_deref().unwrap_or_default());
         let since = self.now().since(order.arrived);
         let deadline = order.timeout.map(|left| DeadlineLeft { left: left.saturating_sub(since), cause: Cause::ClientDeadline });
-        let request = keeps.then(|| log::request(&work, &attempt, deadline.into_iter().collect(), &order.tools, door));
+        let request = order.keeps_request().then(|| log::request(&work, &attempt, deadline.into_iter().collect(), &order.tools, door));
         let retention = order.expires.unwrap_or(keeper.config.retention);
         Ok(NewRun {
             tenant: order.caller.tenant.clone(),
@@ -175,7 +174,7 @@ impl Calls {
             model: order.model.to_string(),
             caller: order.caller.name.to_string(),
             on_disconnect: order.on_disconnect,
-            keeps,
+            keeps: order.keeps(),
             owner: self.incarnation,
             created_ms,
             expires_ms: Some(created_ms.saturating_add(i64::try_from(retention.as_millis()).unwrap_or(i64::MAX))),

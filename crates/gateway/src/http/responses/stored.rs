@@ -122,14 +122,22 @@ async fn end<R: Runs>(runs: &R, key: &RunKey) {
     while follow.next().await.is_some() {}
 }
 
+/// Looks up a response of which something is kept, should it be for its `Idempotency-Key` alone, or because another gateway asked for its events.
+pub(super) async fn deletable<R: Runs>(runs: &R, tenant: &Tenant, id: &str) -> Result<StoredRun, ApiError> {
+    let run = run_of(id).ok_or_else(|| no_response(id))?;
+    let run = runs.known(&RunKey { tenant: tenant.clone(), run }).await?.ok_or_else(|| no_response(id))?;
+    let is_kept = run.door == DOOR && !run.erased && (run.keeps || run.request.is_some());
+    if is_kept { Ok(run) } else { Err(no_response(id)) }
+}
+
 /// Deletes a response with all that it said.
-pub(super) async fn delete<R: Runs>(runs: &R, found: &Found) -> Result<Value, ApiError> {
-    let id = response_id(&found.run.key.run);
-    if found.run.outcome.is_none() {
+pub(super) async fn delete<R: Runs>(runs: &R, run: &StoredRun) -> Result<Value, ApiError> {
+    let id = response_id(&run.key.run);
+    if run.outcome.is_none() {
         let message = format!("Response with id '{id}' is in progress: cancel it first.");
         return Err(ApiError::new(StatusCode::CONFLICT, "invalid_request_error", message).code("response_in_progress").finally());
     }
-    match runs.erase(&found.run.key).await? {
+    match runs.erase(&run.key).await? {
         true => Ok(json!({"id": id, "object": "response", "deleted": true})),
         false => Err(no_response(&id)),
     }

@@ -82,6 +82,14 @@ async fn what_is_no_response_of_the_asker_does_not_exist() {
         assert_eq!(code(&error), (404, Some("response_not_found")), "{id}");
     }
     assert!(stored::find(&script, &other.tenant, "resp_foreign").await.is_ok());
+    // To delete, something has to be kept: also what is there for its key alone.
+    script.change(&run("unkept"), |run| run.keeps = false);
+    script.change(&run("keyed"), |run| run.request = None);
+    for id in ["resp_chat", "resp_unkept", "resp_erased", "resp_foreign", "resp_none"] {
+        let error = stored::deletable(&script, &Tenant::default(), id).await.err().expect("it is not there");
+        assert_eq!(code(&error), (404, Some("response_not_found")), "{id}");
+    }
+    assert!(stored::deletable(&script, &Tenant::default(), "resp_keyed").await.is_ok());
     // A request that cannot be read is a fault here, and no word that nothing is there.
     script.add(&run("odd"), &asked(false), &[]);
     script.change(&run("odd"), |run| run.request = Some(kept(b"{\"v\":9,\"asked\":null}")));
@@ -153,10 +161,10 @@ async fn only_what_is_over_is_deleted_and_then_it_is_gone() {
     let (script, key) = (Script::new(), run("r1"));
     script.add(&key, &asked(true), &[Said::Accepted]);
     let found = find(&script, "resp_r1").await.expect("it is there");
-    assert_eq!(code(&stored::delete(&script, &found).await.expect_err("it is live")), (409, Some("response_in_progress")));
+    assert_eq!(code(&stored::delete(&script, &found.run).await.expect_err("it is live")), (409, Some("response_in_progress")));
     script.say(&key, end(Cause::CancelRequested, 0));
     let found = find(&script, "resp_r1").await.expect("it is there");
-    let deleted = stored::delete(&script, &found).await.expect("it is over");
+    let deleted = stored::delete(&script, &found.run).await.expect("it is over");
     assert_eq!(deleted, json!({"id": "resp_r1", "object": "response", "deleted": true}));
     assert_eq!(find(&script, "resp_r1").await.err().map(|e| code(&e)), Some((404, Some("response_not_found"))));
 }

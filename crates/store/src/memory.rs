@@ -16,7 +16,8 @@ use tokio::sync::broadcast;
 use crate::sql::accept::{joinable, names};
 use crate::sql::db::storable;
 use crate::{
-    Effect, Hook, HookState, NewRun, RunQuery, RunStore, StoreConfig, StoreError, StoredEvent, StoredRun, Survives, Wake, Write, Wrote,
+    Effect, Hook, HookQuery, HookState, NewRun, RunQuery, RunStore, StoreConfig, StoreError, StoredEvent, StoredRun, Survives, Wake, Write,
+    Wrote,
 };
 
 #[derive(Clone)]
@@ -359,12 +360,13 @@ impl RunStore for Memory {
         Ok(owners.into_iter().map(|owner| (owner, beat(owner))).collect())
     }
 
-    async fn due_hooks(&self, now_ms: i64, limit: usize) -> Result<Vec<Hook>, StoreError> {
+    async fn due_hooks(&self, query: &HookQuery) -> Result<Vec<Hook>, StoreError> {
         let state = self.state()?;
-        let mut due: Vec<Hook> =
-            state.hooks.iter().filter(|there| !there.over && there.hook.due_ms <= now_ms).map(|there| there.hook.clone()).collect();
+        let is_asked = |hook: &Hook| hook.due_ms <= query.any_since_ms || query.urls.contains(&hook.url);
+        let pending = state.hooks.iter().filter(|there| !there.over).map(|there| &there.hook);
+        let mut due: Vec<Hook> = pending.filter(|hook| hook.due_ms <= query.now_ms && is_asked(hook)).cloned().collect();
         due.sort_by_key(|hook| hook.due_ms);
-        due.truncate(limit);
+        due.truncate(query.limit);
         Ok(due)
     }
 

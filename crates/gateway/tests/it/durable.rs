@@ -11,8 +11,8 @@
 
 mod directed;
 mod elsewhere;
-mod flaky;
-mod life;
+pub mod flaky;
+pub mod life;
 mod model;
 mod reader;
 mod reading;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use lifecycle::message::Usage;
 use lifecycle::{Cause, Delivery, OnDisconnect, Outcome, OutcomeKind, Tenant};
-use store::{EffectState, HookState, NewRun, RunQuery, RunStore, StoredEvent, Survives, Wake, Write, Wrote};
+use store::{EffectState, HookQuery, HookState, NewRun, RunQuery, RunStore, StoredEvent, Survives, Wake, Write, Wrote};
 
 use crate::common::*;
 
@@ -388,9 +388,26 @@ async fn a_webhook_is_due_until_it_is_over(store: Arc<dyn RunStore>) {
         Write::Hook(hook("h1", "r", 1)),
     ];
     assert_eq!(commit(&store, put).await, [Wrote::Done, Wrote::Done, Wrote::Done, Wrote::Done]);
-    assert_eq!(store.due_hooks(9, 9).await.unwrap(), []);
-    assert_eq!(store.due_hooks(30, 9).await.unwrap(), [hook("h2", "r", 10), hook("h1", "r", 30), hook("h3", "r", 30)]);
-    assert_eq!(store.due_hooks(30, 1).await.unwrap(), [hook("h2", "r", 10)]);
+    assert_eq!(store.due_hooks(&HookQuery::any(9, 9)).await.unwrap(), []);
+    assert_eq!(store.due_hooks(&HookQuery::any(30, 9)).await.unwrap(), [hook("h2", "r", 10), hook("h1", "r", 30), hook("h3", "r", 30)]);
+    assert_eq!(store.due_hooks(&HookQuery::any(30, 1)).await.unwrap(), [hook("h2", "r", 10)]);
+    // Those to some URLs, and to any that have been due for long.
+    let elsewhere = store::Hook { url: "http://there/too".to_owned(), ..hook("h9", "r", 20) };
+    one(&store, Write::Hook(elsewhere.clone())).await;
+    let urls = |urls: &[&str], any_since_ms| HookQuery {
+        now_ms: 30,
+        urls: urls.iter().map(|url| (*url).to_owned()).collect(),
+        any_since_ms,
+        limit: 9,
+    };
+    let ids = async |query: HookQuery| store.due_hooks(&query).await.unwrap().into_iter().map(|hook| hook.id).collect::<Vec<_>>().join(" ");
+    assert_eq!(ids(urls(&[], 9)).await, "");
+    assert_eq!(ids(urls(&["http://there/too"], 9)).await, "h9");
+    assert_eq!(ids(urls(&["http://a/", "http://there/"], 9)).await, "h2 h1 h3");
+    assert_eq!(ids(urls(&["http://there/", "http://there/too"], 9)).await, "h2 h9 h1 h3");
+    assert_eq!(ids(urls(&["http://ther", "ttp://there/"], 10)).await, "h2");
+    assert_eq!(ids(urls(&[], 20)).await, "h2 h9");
+    one(&store, Write::HookTried { id: "h9".to_owned(), due_ms: None, last: "delivered".to_owned() }).await;
     assert_eq!(one(&store, tried("none", None)).await, Wrote::Absent);
     one(&store, accept(new("r"))).await;
     assert_eq!(
@@ -413,7 +430,7 @@ async fn a_webhook_is_due_until_it_is_over(store: Arc<dyn RunStore>) {
     // Over is over, and is no other's id.
     assert_eq!(one(&store, Write::Hook(hook("h1", "r", 1))).await, Wrote::Done);
     assert_eq!(
-        store.due_hooks(99, 9).await.unwrap(),
+        store.due_hooks(&HookQuery::any(99, 9)).await.unwrap(),
         [hook("h3", "r", 30), store::Hook { tries: 1, last: Some("500".to_owned()), ..hook("h2", "r", 50) }]
     );
     let state = |name: &str, due_ms, tries| HookState {
@@ -429,8 +446,8 @@ async fn a_webhook_is_due_until_it_is_over(store: Arc<dyn RunStore>) {
     // Of several that take one, one has it.
     let take = |from_ms, due_ms| Write::HookTaken { id: "h3".to_owned(), from_ms, due_ms };
     assert_eq!(commit(&store, vec![take(29, 70), take(30, 60), take(30, 61)]).await, [Wrote::Absent, Wrote::Done, Wrote::Absent]);
-    assert_eq!(store.due_hooks(59, 9).await.unwrap().len(), 1);
-    assert_eq!(store.due_hooks(60, 9).await.unwrap()[1], hook("h3", "r", 60));
+    assert_eq!(store.due_hooks(&HookQuery::any(59, 9)).await.unwrap().len(), 1);
+    assert_eq!(store.due_hooks(&HookQuery::any(60, 9)).await.unwrap()[1], hook("h3", "r", 60));
     let over = Write::HookTaken { id: "h1".to_owned(), from_ms: 30, due_ms: 60 };
     assert_eq!(one(&store, over).await, Wrote::Absent);
 }
@@ -517,7 +534,7 @@ async fn what_is_over_is_deleted_in_bounded_batches_with_all_that_belongs_to_it(
     // Key and id are free again, and a webhook that is due still is.
     assert_eq!(one(&store, accept(keyed("r1", None))).await, Wrote::Accepted(id("r1")));
     assert_eq!(store.events(&key("r1"), 0, 9).await.unwrap(), []);
-    assert_eq!(store.due_hooks(9, 9).await.unwrap(), [hook("due", "r1", 1)]);
+    assert_eq!(store.due_hooks(&HookQuery::any(9, 9)).await.unwrap(), [hook("due", "r1", 1)]);
     assert_eq!(one(&store, Write::HookTried { id: "over".to_owned(), due_ms: None, last: "204".to_owned() }).await, Wrote::Absent);
 }
 
@@ -648,5 +665,5 @@ async fn a_nul_in_a_text_spoils_no_batch(store: Arc<dyn RunStore>) {
     assert_eq!(wrote[0], Wrote::Accepted(id("r")));
     assert!(matches!(&wrote[2], Wrote::Effect(moved) if moved.state == EffectState::Failed && moved.description == "a\0b"));
     assert_eq!(run(&store, "r").await.model, "mo\u{fffd}del");
-    assert_eq!(store.due_hooks(1, 9).await.unwrap()[0].body, b"told");
+    assert_eq!(store.due_hooks(&HookQuery::any(1, 9)).await.unwrap()[0].body, b"told");
 }

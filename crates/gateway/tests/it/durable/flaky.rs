@@ -8,7 +8,7 @@ use async_trait::async_trait;
 use lifecycle::{Cause, Incarnation, RunKey, Tenant};
 use sqlx::{AssertSqlSafe, Connection, Executor, PgConnection};
 use store::memory::Memory;
-use store::{Effect, Hook, RunQuery, RunStore, StoreConfig, StoreError, StoredEvent, StoredRun, Survives, Wake, Write, Wrote};
+use store::{Effect, Hook, HookQuery, RunQuery, RunStore, StoreConfig, StoreError, StoredEvent, StoredRun, Survives, Wake, Write, Wrote};
 use tokio::sync::broadcast;
 
 use super::rng::Rng;
@@ -90,6 +90,8 @@ pub struct Weather {
     pub mute_events: AtomicBool,
     /// Reads of whole runs, of how a run stands, and of pages of events.
     pub reads: [AtomicU64; 3],
+    /// Looks at what is due outside.
+    pub outbox: AtomicU64,
     pub rng: AtomicU64,
     /// The answer of the next commit with such a write is lost.
     pub lose: Mutex<Option<Pick>>,
@@ -232,9 +234,10 @@ impl RunStore for Flaky {
         self.inner.owners().await
     }
 
-    async fn due_hooks(&self, now_ms: i64, limit: usize) -> Result<Vec<Hook>, StoreError> {
+    async fn due_hooks(&self, query: &HookQuery) -> Result<Vec<Hook>, StoreError> {
         self.reads().await?;
-        self.inner.due_hooks(now_ms, limit).await
+        self.weather.outbox.fetch_add(1, Ordering::SeqCst);
+        self.inner.due_hooks(query).await
     }
 
     async fn expire(&self, now_ms: i64, limit: usize) -> Result<u64, StoreError> {

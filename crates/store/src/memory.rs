@@ -361,13 +361,7 @@ impl RunStore for Memory {
     }
 
     async fn due_hooks(&self, query: &HookQuery) -> Result<Vec<Hook>, StoreError> {
-        let state = self.state()?;
-        let is_asked = |hook: &Hook| hook.due_ms <= query.any_since_ms || query.urls.contains(&hook.url);
-        let pending = state.hooks.iter().filter(|there| !there.over).map(|there| &there.hook);
-        let mut due: Vec<Hook> = pending.filter(|hook| hook.due_ms <= query.now_ms && is_asked(hook)).cloned().collect();
-        due.sort_by_key(|hook| hook.due_ms);
-        due.truncate(query.limit);
-        Ok(due)
+        Ok(self.state()?.due_hooks(query))
     }
 
     async fn hooks(&self, key: &RunKey) -> Result<Vec<HookState>, StoreError> {

@@ -86,7 +86,7 @@ async fn what_is_no_response_of_the_asker_does_not_exist() {
     script.change(&run("unkept"), |run| run.keeps = false);
     script.change(&run("keyed"), |run| run.request = None);
     for id in ["resp_chat", "resp_unkept", "resp_erased", "resp_foreign", "resp_none"] {
-        let error = stored::deletable(&script, &Tenant::default(), id).await.err().expect("it is not there");
+        let error = stored::deletable(&script, &Tenant::default(), id).await.expect_err("it is not there");
         assert_eq!(code(&error), (404, Some("response_not_found")), "{id}");
     }
     assert!(stored::deletable(&script, &Tenant::default(), "resp_keyed").await.is_ok());

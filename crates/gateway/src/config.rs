@@ -177,6 +177,9 @@ pub struct KeepConfig {
     pub retention: Duration,
     /// Longest retention that a request may ask for. Default 365 days.
     pub retention_max: Duration,
+    /// How long the answer of a request with a key and `store: false` is kept beyond the longest that its run may take, for whoever asks again
+    /// with the key. Default 10 min.
+    pub rejoin: Duration,
 }
 
 impl Default for KeepConfig {
@@ -190,6 +193,7 @@ impl Default for KeepConfig {
             background_deadline: Duration::from_secs(3600),
             retention: Duration::from_secs(30 * DAY),
             retention_max: Duration::from_secs(365 * DAY),
+            rejoin: Duration::from_secs(600),
         }
     }
 }

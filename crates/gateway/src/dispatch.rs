@@ -63,6 +63,11 @@ impl Order {
         self.stored || self.joining.is_some() || self.is_background()
     }
 
+    /// Whether what was asked goes to the store, too: where it is shown later, or may have to be computed again. Joining needs the answer alone.
+    pub(crate) fn keeps_request(&self) -> bool {
+        self.stored || self.is_background()
+    }
+
     /// Whether it goes on without readers.
     pub(crate) fn is_background(&self) -> bool {
         self.on_disconnect == OnDisconnect::Continue

@@ -66,6 +66,11 @@ impl Feed {
         self.send.is_closed()
     }
 
+    /// Waits until nobody takes anything any more.
+    pub(crate) async fn closed(&self) {
+        self.send.closed().await;
+    }
+
     /// Items that were taken so far.
     pub(crate) fn popped(&self) -> usize {
         self.counts.popped.load(Ordering::Relaxed)

@@ -23,7 +23,7 @@ use tokio::sync::broadcast;
 
 pub use config::StoreConfig;
 pub use lifecycle::EffectState;
-pub use run::{Effect, Hook, HookState, RunQuery, StoredEvent, StoredRun};
+pub use run::{Effect, Hook, HookQuery, HookState, RunQuery, StoredEvent, StoredRun};
 pub use write::{NewRun, Write, Wrote};
 
 /// What a commit must survive before it returns.
@@ -69,7 +69,8 @@ pub async fn open(config: &StoreConfig) -> Result<Arc<dyn RunStore>, StoreError>
     sql::open(config).await
 }
 
-/// Where runs are kept.
+/// Where runs are kept. A list for gateways to work on leaves out what cannot be read, and says so once: one damaged row must not keep them from
+/// all the others. Whoever asks for one run, or a tenant's, is told.
 #[async_trait]
 pub trait RunStore: Send + Sync + 'static {
     /// Commits writes in their order, all or none; the answer has an entry for each.
@@ -77,6 +78,9 @@ pub trait RunStore: Send + Sync + 'static {
 
     /// One run.
     async fn run(&self, key: &RunKey) -> Result<Option<StoredRun>, StoreError>;
+
+    /// The same without what was asked for and without its record, for whoever looks often how a run stands: nothing is decrypted.
+    async fn glance(&self, key: &RunKey) -> Result<Option<StoredRun>, StoreError>;
 
     /// A tenant's runs, newest first, each without what was asked for: a list of many would hold as many prompts.
     async fn runs(&self, tenant: &Tenant, query: &RunQuery) -> Result<Vec<StoredRun>, StoreError>;
@@ -104,7 +108,7 @@ pub trait RunStore: Send + Sync + 'static {
     async fn owners(&self) -> Result<Vec<(Incarnation, u64)>, StoreError>;
 
     /// Webhooks that are due, oldest first.
-    async fn due_hooks(&self, now_ms: i64, limit: usize) -> Result<Vec<Hook>, StoreError>;
+    async fn due_hooks(&self, query: &HookQuery) -> Result<Vec<Hook>, StoreError>;
 
     /// A run's webhooks in the order of their writing, those that are over included.
     async fn hooks(&self, key: &RunKey) -> Result<Vec<HookState>, StoreError>;

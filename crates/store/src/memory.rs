@@ -16,7 +16,8 @@ use tokio::sync::broadcast;
 use crate::sql::accept::{joinable, names};
 use crate::sql::db::storable;
 use crate::{
-    Effect, Hook, HookState, NewRun, RunQuery, RunStore, StoreConfig, StoreError, StoredEvent, StoredRun, Survives, Wake, Write, Wrote,
+    Effect, Hook, HookQuery, HookState, NewRun, RunQuery, RunStore, StoreConfig, StoreError, StoredEvent, StoredRun, Survives, Wake, Write,
+    Wrote,
 };
 
 #[derive(Clone)]
@@ -299,6 +300,10 @@ impl RunStore for Memory {
         Ok(self.state()?.kept(key).map(|kept| kept.run.clone()))
     }
 
+    async fn glance(&self, key: &RunKey) -> Result<Option<StoredRun>, StoreError> {
+        Ok(self.state()?.kept(key).map(|kept| StoredRun { request: None, record: None, ..kept.run.clone() }))
+    }
+
     async fn runs(&self, tenant: &Tenant, query: &RunQuery) -> Result<Vec<StoredRun>, StoreError> {
         let state = self.state()?;
         let theirs: Vec<&StoredRun> = state.runs.iter().map(|kept| &kept.run).filter(|run| run.key.tenant == *tenant).collect();
@@ -355,13 +360,8 @@ impl RunStore for Memory {
         Ok(owners.into_iter().map(|owner| (owner, beat(owner))).collect())
     }
 
-    async fn due_hooks(&self, now_ms: i64, limit: usize) -> Result<Vec<Hook>, StoreError> {
-        let state = self.state()?;
-        let mut due: Vec<Hook> =
-            state.hooks.iter().filter(|there| !there.over && there.hook.due_ms <= now_ms).map(|there| there.hook.clone()).collect();
-        due.sort_by_key(|hook| hook.due_ms);
-        due.truncate(limit);
-        Ok(due)
+    async fn due_hooks(&self, query: &HookQuery) -> Result<Vec<Hook>, StoreError> {
+        Ok(self.state()?.due_hooks(query))
     }
 
     async fn hooks(&self, key: &RunKey) -> Result<Vec<HookState>, StoreError> {

@@ -72,6 +72,26 @@ pub struct RunQuery {
     pub limit: usize,
 }
 
+/// Which webhooks.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct HookQuery {
+    /// Due by then, in milliseconds of the calendar.
+    pub now_ms: i64,
+    /// To these URLs, of which none has a space.
+    pub urls: Vec<String>,
+    /// And to any other, if they have been due since then: nobody has taken them who knows their URL.
+    pub any_since_ms: i64,
+    /// At most so many.
+    pub limit: usize,
+}
+
+impl HookQuery {
+    /// Whatever is due by then.
+    pub fn any(now_ms: i64, limit: usize) -> HookQuery {
+        HookQuery { now_ms, urls: Vec::new(), any_since_ms: now_ms, limit }
+    }
+}
+
 /// Something that a run did to the outside world, or meant to.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Effect {

@@ -211,7 +211,7 @@ pub enum Write {
         max: usize,
     },
     /// Move an effect: `Effect` with what it is then, if it was in one of `from`; else `EffectStands` with what it is; `Absent`. None is
-    /// submitted while none of the run's may begin.
+    /// submitted while none of the run's may begin: once its end is wanted, it ended without completing, or it is erased.
     Move {
         /// The run.
         run: RunKey,

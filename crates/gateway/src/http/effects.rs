@@ -59,19 +59,28 @@ fn hook_value(hook: &HookState) -> Value {
 pub(super) async fn add(calls: &Calls, run: &RunKey, object: &mut Value) {
     let Some(keeper) = &calls.keeper else { return };
     let found = tokio::time::timeout(VIEW_WAIT, async {
-        let known = keeper.store.run(run).await.ok()?;
-        let effects = match &known {
-            Some(known) => calls.effects(keeper, known).await.ok()?,
-            None => Vec::new(),
-        };
+        let effects = stored(calls, keeper, run).await?;
         // The entry for the tools is no webhook.
         let mut hooks = keeper.store.hooks(run).await.ok()?;
         hooks.retain(|hook| hook.url.starts_with("http"));
-        Some((list(&effects), hooks.iter().map(hook_value).collect::<Value>()))
+        Some((effects, hooks.iter().map(hook_value).collect::<Value>()))
     });
     let (effects, hooks) = found.await.ok().flatten().unwrap_or((Value::Null, Value::Null));
     object["effects"] = effects;
     object["webhooks"] = hooks;
+}
+
+/// A run's effects as they are shown; `null` where the store does not say in time.
+pub(super) async fn outside(calls: &Calls, run: &RunKey) -> Value {
+    let Some(keeper) = &calls.keeper else { return Value::Null };
+    tokio::time::timeout(VIEW_WAIT, stored(calls, keeper, run)).await.ok().flatten().unwrap_or(Value::Null)
+}
+
+async fn stored(calls: &Calls, keeper: &Keeper, run: &RunKey) -> Option<Value> {
+    match keeper.store.run(run).await.ok()? {
+        Some(known) => Some(list(&calls.effects(keeper, &known).await.ok()?)),
+        None => Some(list(&[])),
+    }
 }
 
 /// The store, or why there is none.

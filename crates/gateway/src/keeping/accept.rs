@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use lifecycle::message::{DeadlineLeft, Usage};
-use lifecycle::{AttemptId, Cause, Outcome, RunId, RunKey, Work};
+use lifecycle::{AttemptId, Cause, Outcome, RunId, RunKey, Said, Work};
 use store::{NewRun, StoreError, StoredRun, Survives, Write, Wrote};
 
 use super::{Keeper, log, now_ms};
@@ -62,7 +62,7 @@ impl Calls {
             }
             Place::Of(run) => match self.join_live(&order, conn) {
                 Some(joined) => joined,
-                None => Ok(self.reread(&run, conn)),
+                None => Ok(self.reread(&run, conn, order.timeout.map(|left| left.saturating_sub(self.now().since(order.arrived))))),
             },
         }
     }
@@ -160,12 +160,11 @@ impl Calls {
     fn new_run(&self, keeper: &Keeper, order: &Order) -> Result<NewRun, Closed> {
         let (fresh, created_ms) = (fresh_id(), now_ms());
         let key = RunKey { tenant: order.caller.tenant.clone(), run: fresh.clone() };
-        let keeps = order.keeps();
         let work = Work { prompt: order.prompt.clone(), params: order.params.clone() };
         let (attempt, door) = (AttemptId { key, attempt: 1 }, order.request.as_deref().unwrap_or_default());
         let since = self.now().since(order.arrived);
         let deadline = order.timeout.map(|left| DeadlineLeft { left: left.saturating_sub(since), cause: Cause::ClientDeadline });
-        let request = keeps.then(|| log::request(&work, &attempt, deadline.into_iter().collect(), &order.tools, door));
+        let request = order.keeps_request().then(|| log::request(&work, &attempt, deadline.into_iter().collect(), &order.tools, door));
         let retention = order.expires.unwrap_or(keeper.config.retention);
         Ok(NewRun {
             tenant: order.caller.tenant.clone(),
@@ -175,7 +174,7 @@ impl Calls {
             model: order.model.to_string(),
             caller: order.caller.name.to_string(),
             on_disconnect: order.on_disconnect,
-            keeps,
+            keeps: order.keeps(),
             owner: self.incarnation,
             created_ms,
             expires_ms: Some(created_ms.saturating_add(i64::try_from(retention.as_millis()).unwrap_or(i64::MAX))),
@@ -184,25 +183,46 @@ impl Calls {
         })
     }
 
-    /// The answer of a run that is not live here, for one more reader. Its reading is not the run's delivery.
-    fn reread(self: &Arc<Self>, run: &StoredRun, conn: &Arc<ConnState>) -> Opened {
+    /// The answer of a run that is not live here, for one more reader, who has so long for it. Its reading is not the run's delivery, and its
+    /// deadline not the run's.
+    // contract: C-22
+    fn reread(self: &Arc<Self>, run: &StoredRun, conn: &Arc<ConnState>, left: Option<Duration>) -> Opened {
         let limit = self.config.stream_buffer_events;
         let (feed, end) = feed(limit);
         let (calls, key, attendance) = (self.clone(), run.key.clone(), self.attend(run));
         tokio::spawn(async move {
-            let Ok(Some(follow)) = calls.follow(&key, 0).await else { return };
-            let mut follow = follow.attending(attendance);
-            while let Some((_, said)) = follow.next().await {
-                while feed.waiting() >= limit && !feed.is_closed() {
-                    tokio::time::sleep(READER_PAUSE).await;
+            let hand_on = async {
+                let Some(follow) = calls.follow_known(&key, 0) else { return };
+                let mut follow = follow.attending(attendance);
+                while let Some((_, said)) = follow.next().await {
+                    while feed.waiting() >= limit && !feed.is_closed() {
+                        tokio::time::sleep(READER_PAUSE).await;
+                    }
+                    if feed.is_closed() {
+                        return;
+                    }
+                    feed.send(said);
                 }
-                if feed.is_closed() {
-                    return;
-                }
-                feed.send(said);
+            };
+            // A reader that is gone while nothing comes is let go of, too.
+            let is_late = tokio::select! {
+                () = hand_on => false,
+                () = feed.closed() => false,
+                () = sleep(left) => true,
+            };
+            if is_late {
+                feed.send(Said::End { outcome: Outcome::of(Cause::ClientDeadline), usage: Usage::default() });
             }
         });
         let reader = Reader::new(run.key.clone(), (crate::seats::NO_SEAT, end), self.clone(), conn.clone());
         Opened { reader, created: u64::try_from(run.created_ms / 1000).unwrap_or(0), joined: true }
+    }
+}
+
+/// Waits so long; for ever without an end.
+async fn sleep(left: Option<Duration>) {
+    match left {
+        Some(left) => tokio::time::sleep(left).await,
+        None => std::future::pending().await,
     }
 }

@@ -47,7 +47,7 @@ impl Calls {
             return Ok(true);
         }
         let mut news = keeper.hub.subscribe(key);
-        let Some(run) = keeper.store.run(key).await? else { return Ok(false) };
+        let Some(run) = keeper.store.glance(key).await? else { return Ok(false) };
         if run.outcome.is_some() {
             return Ok(true);
         }
@@ -57,7 +57,7 @@ impl Calls {
         let until = Instant::now() + wait;
         loop {
             news.borrow_and_update();
-            if keeper.store.run(key).await?.is_none_or(|run: StoredRun| run.outcome.is_some()) || Instant::now() >= until {
+            if keeper.store.glance(key).await?.is_none_or(|run: StoredRun| run.outcome.is_some()) || Instant::now() >= until {
                 return Ok(true);
             }
             let look_again = until.min(Instant::now() + keeper.config.poll);
@@ -127,9 +127,11 @@ impl Calls {
                 }
             });
         }
-        for key in keeper.store.followed(self.incarnation).await.unwrap_or_default() {
+        // Who asks for its events is a reader of it before it has one of them: it may be the last one a moment later.
+        let followed = keeper.store.followed(self.incarnation).await.unwrap_or_default();
+        self.see_attended(keeper).await;
+        for key in followed {
             self.keep_from_now_on(keeper, &key);
         }
-        self.see_attended(keeper).await;
     }
 }

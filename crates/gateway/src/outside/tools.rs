@@ -18,6 +18,7 @@ use protocol::kept;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use store::{Effect, Hook, StoreError, StoredRun, Survives, Write, Wrote};
+use tokio::time::Instant;
 
 use super::client::{Heard, Outgoing, send};
 use super::webhooks::digest;
@@ -31,6 +32,24 @@ pub(crate) const KIND: &str = "kvit_http";
 const PAGE: usize = 1024;
 /// First pause before a tool that is safe to repeat is sent again; it doubles.
 const PAUSE: Duration = Duration::from_millis(500);
+
+/// What is noted of one whose URL the operator has taken off the list since it was declared.
+const NOT_ALLOWED: &[u8] = b"not sent: its URL is not among those that the operator allows (option tool_urls)";
+
+/// The run's entry in the outbox, and until when nobody else works on it.
+struct Held {
+    hook: Hook,
+    until: Instant,
+}
+
+impl Held {
+    /// The same for one more call. False if somebody else has it.
+    async fn again(&mut self, keeper: &Keeper, longest: Duration) -> Result<bool, StoreError> {
+        let until = keeper.retake(&mut self.hook, longest).await?;
+        self.until = until.unwrap_or(self.until);
+        Ok(until.is_some())
+    }
+}
 
 /// A declared tool.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
@@ -120,8 +139,11 @@ impl Calls {
     }
 
     /// Calls a completed run's tools, one after the other, as its entry in the outbox says.
-    pub(super) async fn call_tools(&self, keeper: &Keeper, mut hook: Hook) {
-        match self.drive_tools(keeper, &mut hook).await {
+    pub(super) async fn call_tools(&self, keeper: &Keeper, hook: Hook, until: Instant) {
+        let mut held = Held { hook, until };
+        let done = self.drive_tools(keeper, &mut held).await;
+        let hook = held.hook;
+        match done {
             Ok(true) => self.tried(keeper, &hook, None, "done".to_owned()).await,
             // Somebody else has it.
             Ok(false) => {}
@@ -130,9 +152,9 @@ impl Calls {
         }
     }
 
-    async fn drive_tools(&self, keeper: &Keeper, hook: &mut Hook) -> Result<bool, StoreError> {
+    async fn drive_tools(&self, keeper: &Keeper, held: &mut Held) -> Result<bool, StoreError> {
         // A run that was deleted has no effects either.
-        let Some(run) = keeper.store.run(&hook.run).await? else { return Ok(true) };
+        let Some(run) = keeper.store.run(&held.hook.run).await? else { return Ok(true) };
         let declared = tools(&run);
         if run.erased || declared.is_empty() {
             self.begin_none(keeper, &run).await?;
@@ -142,10 +164,10 @@ impl Calls {
         self.intend_tools(keeper, &run.key, &declared).await?;
         let text = text(keeper, &run.key).await?;
         for tool in &declared {
-            if !keeper.retake(hook, self.config.outside.tool_timeout_max).await? {
+            if !held.again(keeper, self.config.outside.tool_timeout_max).await? {
                 return Ok(false);
             }
-            if !self.call_tool(keeper, hook, &run, (tool, &text)).await? {
+            if !self.call_tool(keeper, held, &run, (tool, &text)).await? {
                 return Ok(false);
             }
         }
@@ -162,7 +184,7 @@ impl Calls {
     }
 
     /// Calls one tool, if it may be called. False if somebody else drives the run's tools by now.
-    async fn call_tool(&self, keeper: &Keeper, hook: &mut Hook, run: &StoredRun, (tool, text): (&Tool, &str)) -> Result<bool, StoreError> {
+    async fn call_tool(&self, keeper: &Keeper, held: &mut Held, run: &StoredRun, (tool, text): (&Tool, &str)) -> Result<bool, StoreError> {
         let key = tool.key();
         let at = (&run.key, key.as_str());
         let Some(effect) = keeper.store.effects(&run.key).await?.into_iter().find(|effect| effect.key == key) else { return Ok(true) };
@@ -175,6 +197,10 @@ impl Calls {
                 return Ok(true);
             }
             EffectState::Submitted => {}
+            EffectState::Intended if !self.config.outside.tool_urls.allow(&tool.url) => {
+                self.conclude(keeper, at, EffectEvent::Fail, NOT_ALLOWED.to_vec()).await?;
+                return Ok(true);
+            }
             EffectState::Intended => {
                 if !permission(keeper, at).await? {
                     self.conclude(keeper, at, EffectEvent::RunOver, not_begun(None).as_bytes().to_vec()).await?;
@@ -185,8 +211,20 @@ impl Calls {
         // As long as no try can have arrived, a refusal is certain. A former life's may have.
         let (mut tries, mut is_certain) = (0, effect.state == EffectState::Intended);
         loop {
+            // What is sent again is sent only while it may be; the first permission was given just now.
+            if tries > 0 || effect.state == EffectState::Submitted {
+                let Some(run) = keeper.store.glance(&run.key).await? else { return Ok(true) };
+                if run.erased || !self.config.outside.tool_urls.allow(&tool.url) {
+                    let event = if is_certain { EffectEvent::Fail } else { EffectEvent::Lose };
+                    self.conclude(keeper, at, event, if run.erased { Vec::new() } else { NOT_ALLOWED.to_vec() }).await?;
+                    return Ok(true);
+                }
+            }
             tries += 1;
-            let heard = send(tool.outgoing(run, text, self.config.outside.answer_bytes_max)).await;
+            let mut outgoing = tool.outgoing(run, text, self.config.outside.answer_bytes_max);
+            // However long the store took for the permission: behind this time somebody else may have it.
+            outgoing.timeout = outgoing.timeout.min(held.until.saturating_duration_since(Instant::now()));
+            let heard = send(outgoing).await;
             let verdict = verdict(&heard);
             let is_last = !tool.safe_to_repeat || tries >= self.config.outside.tool_tries_max;
             is_certain &= verdict != Verdict::Unknown;
@@ -198,7 +236,7 @@ impl Calls {
                 Verdict::NotYet | Verdict::Unknown if is_last => EffectEvent::Lose,
                 Verdict::NotYet | Verdict::Unknown => {
                     tokio::time::sleep(PAUSE * 2_u32.saturating_pow(tries - 1)).await;
-                    if !keeper.retake(hook, self.config.outside.tool_timeout_max).await? {
+                    if !held.again(keeper, self.config.outside.tool_timeout_max).await? {
                         return Ok(false);
                     }
                     // A cancel that waited long enough calls it unknown, and then it is not sent again.

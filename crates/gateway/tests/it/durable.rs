@@ -11,10 +11,11 @@
 
 mod directed;
 mod elsewhere;
-mod flaky;
-mod life;
+pub mod flaky;
+pub mod life;
 mod model;
 mod reader;
+mod reading;
 mod rng;
 mod worker;
 mod world;

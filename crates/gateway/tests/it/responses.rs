@@ -4,14 +4,14 @@
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use gateway::GatewayConfig;
+use gateway::{GatewayConfig, KeepConfig};
 use lifecycle::message::Prompt;
 use lifecycle::{AttemptId, Cause, Outcome};
 use serde_json::{Value, json};
-use store::StoreConfig;
 use store::memory::Memory;
+use store::{RunStore, StoreConfig};
 
-use crate::simulated::{Stand, default_stand, kept_stand};
+use crate::simulated::{Stand, default_stand, kept_stand, key};
 use crate::wire::{Leave, Reply, ask, get, ms, read_reply, read_until, request_text, send};
 
 fn memory() -> Arc<Memory> {
@@ -147,11 +147,50 @@ async fn a_cancel_ends_it_and_its_streams_and_a_second_one_says_the_same() {
         assert_eq!(object["output"][0]["status"], "incomplete");
         let rest = read_until(&mut socket, "\r\n0\r\n\r\n").await;
         assert!(rest.contains("event: response.failed\n") && rest.contains(r#""status":"cancelled""#), "{rest}");
-        for again in [cancel(stand.addr, "resp_r1").await, get(stand.addr, "/v1/responses/resp_r1").await] {
-            assert_eq!((again.status, again.json()), (200, object.clone()));
-        }
+        let again = cancel(stand.addr, "resp_r1").await;
+        assert_eq!((again.status, again.json()), (200, object.clone()));
+        // A cancel says beside it what was done outside.
+        let mut shown = get(stand.addr, "/v1/responses/resp_r1").await.json();
+        shown["kvit"]["effects"] = json!([]);
+        assert_eq!(shown, object);
         stand.settled("r1").await;
     }
+}
+
+/// With `store: false` and a key: the answer for whoever asks again, for a while; what was asked not at all; and nothing once it is deleted.
+// contract: C-26
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_not_to_be_stored_is_kept_for_its_key_alone_and_can_be_deleted() {
+    let memory = memory();
+    let keep = KeepConfig { rejoin: ms(60_000), ..KeepConfig::default() };
+    let config = GatewayConfig { keep, gateway_deadline: ms(30_000), ..GatewayConfig::default() };
+    let mut stand = kept_stand(config, Some(memory.clone())).await;
+    let request = |id: &str| {
+        let headers = format!("X-Request-Id: {id}\r\nIdempotency-Key: k\r\n");
+        request_text("POST", "/v1/responses", &headers, &body(&json!({"store": false, "input": "a secret"})))
+    };
+    let mut socket = send(stand.addr, &request("r1")).await;
+    let attempt = stand.worker.accept().await.attempt;
+    assert_eq!(delete(&stand, "resp_r1").await.error().3, "response_in_progress");
+    finish(&mut stand, &attempt).await;
+    let first = read_reply(&mut socket).await.json();
+    assert_eq!(first["output"][0]["content"][0]["text"], "Rhine");
+    stand.settled("r1").await;
+    let again = read_reply(&mut send(stand.addr, &request("r2")).await).await;
+    assert_eq!((again.header("x-request-id").as_deref(), &again.json()["output"]), (Some("r1"), &first["output"]));
+    let run = memory.run(&key("r1")).await.expect("it is there").expect("it is there");
+    assert_eq!((run.request, run.expires_ms), (None, Some(run.created_ms + 90_000)));
+    assert_eq!(get(stand.addr, "/v1/responses/resp_r1").await.status, 404);
+
+    let deleted = delete(&stand, "resp_r1").await;
+    assert_eq!((deleted.status, &deleted.json()["deleted"]), (200, &json!(true)), "{}", deleted.body);
+    assert_eq!(memory.events(&key("r1"), 0, 100).await.expect("it is there"), []);
+    assert_eq!(delete(&stand, "resp_r1").await.status, 404);
+    let mut socket = send(stand.addr, &request("r3")).await;
+    let attempt = stand.worker.accept().await.attempt;
+    assert_eq!(attempt.key.run.as_str(), "r3", "its key is free");
+    finish(&mut stand, &attempt).await;
+    assert_eq!(read_reply(&mut socket).await.status, 200);
 }
 
 // contract: C-30

@@ -5,12 +5,15 @@
 
 use std::sync::Arc;
 
-use gateway::{GatewayConfig, OutsideConfig};
-use lifecycle::{Cause, Outcome};
+use gateway::{GatewayConfig, OutsideConfig, Webhook, Webhooks};
+use lifecycle::message::Usage;
+use lifecycle::{AttemptId, Cause, Incarnation, Outcome};
 use serde_json::{Value, json};
 use store::memory::Memory;
-use store::{Hook, RunStore, Survives, Write};
+use store::{Effect, Hook, NewRun, RunStore, StoredRun, Survives, Write};
 
+use crate::durable::flaky::{Flaky, Weather};
+use crate::durable::life::Life;
 use crate::effects::{memory, states};
 use crate::outside::{Answer, Asked, Service};
 use crate::simulated::{Stand, kept_stand, key, soon};
@@ -64,6 +67,16 @@ async fn until(stand: &Stand, id: &str, wanted: &[&str]) -> Value {
     .await
 }
 
+/// Nothing of the run waits in the outbox any more.
+async fn over(store: &Arc<Memory>, id: &str) {
+    soon("the entry is over", async {
+        while store.hooks(&key(id)).await.expect("known").iter().any(|hook| hook.due_ms.is_some()) {
+            tokio::time::sleep(ms(5)).await;
+        }
+    })
+    .await;
+}
+
 fn keys(asked: &[Asked]) -> Vec<String> {
     asked.iter().map(|asked| asked.header("idempotency-key")).collect()
 }
@@ -101,12 +114,7 @@ async fn tools_are_called_once_when_the_answer_is_complete() {
     let again =
         Hook { id: "again".to_owned(), run: key("r1"), url: "kvit:tools".to_owned(), body: vec![], due_ms: 0, tries: 0, last: None };
     store.commit(vec![Write::Hook(again)], Survives::Machine).await.expect("written");
-    soon("the entry is over", async {
-        while store.hooks(&key("r1")).await.expect("known").iter().any(|hook| hook.due_ms.is_some()) {
-            tokio::time::sleep(ms(5)).await;
-        }
-    })
-    .await;
+    over(&store, "r1").await;
     assert_eq!(service.asked().len(), 2);
     let page = get(stand.addr, "/metrics").await.body;
     assert!(page.contains("kvit_tool_calls_total{state=\"committed\"} 2"), "{page}");
@@ -148,6 +156,68 @@ async fn a_cancel_in_the_middle_of_a_call_begins_no_other_and_does_not_repeat_it
     assert_eq!(service.asked().len(), 1);
 }
 
+/// The same by the response's own cancel, which is answered with what was done outside.
+// contract: C-8 C-27
+#[tokio::test(flavor = "multi_thread")]
+async fn a_cancel_of_a_response_that_is_complete_stops_its_tools_too() {
+    let service = Service::start(&[Answer::Held]).await;
+    let outside = OutsideConfig { tool_timeout_max: ms(30_000), ..config(&service).outside };
+    let store = memory();
+    let mut stand = kept_stand(GatewayConfig { outside, cancel_wait: ms(100), ..config(&service) }, Some(store.clone())).await;
+    create(&stand, "r1", &[tool(&service, "charge", json!({})), tool(&service, "mail", json!({}))]).await;
+    complete(&mut stand).await;
+    service.until_asked(1).await;
+    let answer = ask(stand.addr, "POST", "/v1/responses/resp_r1/cancel", "", "").await;
+    let response = answer.json();
+    assert_eq!((answer.status, &response["status"]), (200, &"completed".into()), "{}", answer.body);
+    assert_eq!(states(&response["kvit"]["effects"]), ["tool:charge unknown", "tool:mail failed"]);
+    service.release();
+    let list = until(&stand, "r1", &["tool:charge committed", "tool:mail failed"]).await;
+    assert_eq!(list[1]["detail"], "not begun: the run was cancelled");
+    over(&store, "r1").await;
+    assert_eq!(service.asked().len(), 1, "no further tool after the cancel was answered");
+}
+
+async fn delete(stand: &Stand, id: &str) {
+    let deleted = ask(stand.addr, "DELETE", &format!("/v1/responses/resp_{id}"), "", "").await;
+    assert_eq!(deleted.status, 200, "{}", deleted.body);
+}
+
+/// Deleted while its first tool is being called: that one's answer is noted, and no other is begun.
+// contract: C-27
+#[tokio::test(flavor = "multi_thread")]
+async fn a_run_that_is_deleted_while_its_tools_are_called_calls_no_further_one() {
+    let service = Service::start(&[Answer::Held]).await;
+    let store = memory();
+    let mut stand = kept(&service, &store).await;
+    create(&stand, "r1", &[tool(&service, "charge", json!({})), tool(&service, "mail", json!({}))]).await;
+    complete(&mut stand).await;
+    service.until_asked(1).await;
+    delete(&stand, "r1").await;
+    service.release();
+    until(&stand, "r1", &["tool:charge committed", "tool:mail failed"]).await;
+    over(&store, "r1").await;
+    assert_eq!(service.asked().len(), 1);
+}
+
+/// Deleted while one that is safe to repeat waits to be sent again: it is not sent again, and what became of its tries is said.
+// contract: C-27
+#[tokio::test(flavor = "multi_thread")]
+async fn a_run_that_is_deleted_between_two_tries_of_a_tool_sends_no_second_one() {
+    for (answer, state) in [(Answer::Status(500, ""), "tool:charge unknown"), (Answer::Status(429, ""), "tool:charge failed")] {
+        let service = Service::start(&[answer]).await;
+        let store = memory();
+        let mut stand = kept(&service, &store).await;
+        create(&stand, "r1", &[tool(&service, "charge", json!({"safe_to_repeat": true}))]).await;
+        complete(&mut stand).await;
+        service.until_asked(1).await;
+        delete(&stand, "r1").await;
+        until(&stand, "r1", &[state]).await;
+        over(&store, "r1").await;
+        assert_eq!(service.asked().len(), 1);
+    }
+}
+
 /// The gateway is gone between submitted and committed. The next one does not send it again: nobody can say.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_crash_in_the_middle_of_a_call_makes_it_unknown() {
@@ -170,6 +240,89 @@ async fn a_crash_in_the_middle_of_a_call_makes_it_unknown() {
     // Somebody looks at the service's books, and says so.
     let found = ask(second.addr, "PATCH", "/v1/runs/r1/effects/tool:charge", "", r#"{"state":"committed"}"#).await;
     assert_eq!((found.status, &found.json()["state"]), (200, &"committed".into()));
+}
+
+/// While one gateway calls a tool, another one whose clock is far ahead looks at the same entry: it is not due for it, whatever the calendar says.
+// contract: C-27
+#[tokio::test(flavor = "multi_thread")]
+async fn a_gateway_whose_clock_is_ahead_takes_no_tool_from_one_that_is_calling_it() {
+    let (service, told) = (Service::start(&[Answer::Held]).await, Service::start(&[]).await);
+    let store = Memory::new(store::StoreConfig::at("memory"), false);
+    let long = OutsideConfig { tool_timeout_max: ms(30_000), ..config(&service).outside };
+    let mut first = kept_stand(GatewayConfig { outside: long.clone(), ..config(&service) }, Some(store.clone())).await;
+    let mut webhooks = Webhooks::default();
+    let webhook = Webhook::new(&told.url("/hook"), "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw", vec![], vec![]).expect("a webhook");
+    webhooks.add(webhook).expect("added");
+    let config = GatewayConfig { outside: OutsideConfig { webhooks, ..long }, ..config(&service) };
+    let second = Life::begin(Incarnation(2), config, Flaky::new(store.clone(), Arc::new(Weather::default())));
+    create(&first, "r1", &[tool(&service, "charge", json!({})), tool(&service, "mail", json!({}))]).await;
+    complete(&mut first).await;
+    service.until_asked(1).await;
+    // For a clock that is ahead it has been due for long.
+    due_now(&store).await;
+    // When the second one has sent these, it has looked at the whole outbox since then.
+    for number in 1..4 {
+        let (id, run, url) = (format!("look{number}"), key("gone"), told.url("/hook"));
+        // Due for a moment: one that is due for long is anybody's.
+        let look = Write::Hook(Hook { id, run, url, body: vec![], due_ms: crate::webhooks::now_ms(), tries: 0, last: None });
+        store.commit(vec![look], Survives::Machine).await.expect("written");
+        told.until_asked(number).await;
+    }
+    let effects = store.effects(&key("r1")).await.expect("known");
+    assert_eq!([effects[0].state.as_str(), effects[1].state.as_str()], ["submitted", "intended"]);
+    assert_eq!(service.asked().len(), 1);
+    service.release();
+    until(&first, "r1", &["tool:charge committed", "tool:mail committed"]).await;
+    assert_eq!(service.asked().len(), 2);
+    second.kill().await;
+}
+
+/// The operator takes a URL off the list between a run's acceptance and its end: what was declared is not sent.
+// contract: C-28
+#[tokio::test(flavor = "multi_thread")]
+async fn a_tool_whose_url_is_no_longer_listed_is_not_called() {
+    let service = Service::start(&[]).await;
+    let store = memory();
+    let mut first = kept(&service, &store).await;
+    create(&first, "r1", &[tool(&service, "charge", json!({}))]).await;
+    first.served.abort();
+    let _ = (&mut first.served).await;
+    let like = store.run(&key("r1")).await.expect("it is there").expect("it is there");
+    let outside = OutsideConfig { tool_urls: service.url("/other").parse().expect("a prefix"), ..config(&service).outside };
+    let second = kept_stand(GatewayConfig { outside, ..config(&service) }, Some(store.clone())).await;
+    // One like it that has completed, and of which its gateway has called nothing yet.
+    let mut writes = completed("r2", like, store.effects(&key("r1")).await.expect("known"));
+    let entry = Hook { id: "r2".into(), run: key("r2"), url: "kvit:tools".into(), body: vec![], due_ms: 0, tries: 0, last: None };
+    writes.push(Write::Hook(entry));
+    store.commit(writes, Survives::Machine).await.expect("written");
+    let list = until(&second, "r2", &["tool:charge failed"]).await;
+    assert!(list[0]["detail"].as_str().is_some_and(|detail| detail.contains("tool_urls")), "{list}");
+    assert!(service.asked().is_empty());
+}
+
+/// A run that another one is like, from its acceptance to its end.
+fn completed(id: &str, like: StoredRun, effects: Vec<Effect>) -> Vec<Write> {
+    let run = key(id);
+    let attempt = AttemptId { key: run.clone(), attempt: 0 };
+    let new = NewRun {
+        tenant: run.tenant.clone(),
+        wish: None,
+        fresh: run.run.clone(),
+        door: like.door,
+        model: like.model,
+        caller: like.caller,
+        on_disconnect: like.on_disconnect,
+        keeps: true,
+        owner: like.owner,
+        created_ms: like.created_ms,
+        expires_ms: None,
+        request: like.request,
+        joining: None,
+    };
+    let (outcome, usage, now_ms) = (Outcome::of(Cause::Stop), Usage::default(), like.created_ms);
+    let end = Write::End { attempt, owner: like.owner, outcome, usage, last: None, hooks: Vec::new(), now_ms };
+    let effects = effects.into_iter().map(|effect| Write::Intend { run: run.clone(), effect, max: 9 });
+    [Write::Accept(Box::new(new))].into_iter().chain(effects).chain([end]).collect()
 }
 
 /// The same with a tool that is safe to repeat: it is sent again, with the same key.

@@ -1,16 +1,22 @@
 //! Webhooks of background runs' ends: signed, tried again with the same id, ended by 410, never redirected, and shown.
 // contract: C-27
 
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use gateway::{GatewayConfig, HookEvent, KeepConfig, OutsideConfig, Webhook, Webhooks};
 use hmac::{Hmac, KeyInit, Mac};
 use lifecycle::{Cause, Outcome};
 use serde_json::{Value, json};
+use store::memory::Memory;
+use store::{Hook, RunStore, Survives, Write};
 
+use crate::durable::flaky::{Flaky, Weather};
 use crate::effects::memory;
 use crate::outside::{Answer, Asked, Service};
-use crate::simulated::{Stand, kept_stand, soon};
+use crate::simulated::{Stand, kept_stand, key, soon};
 use crate::wire::{ask, chat_request, get, ms, read_reply, send};
 
 const SECRET: &str = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw";
@@ -149,4 +155,82 @@ async fn two_gateways_with_one_outbox_tell_each_end_once() {
     }
     let ids: std::collections::HashSet<String> = service.asked().iter().map(|one| one.header("webhook-id")).collect();
     assert_eq!((service.asked().len(), ids.len()), (10, 10));
+}
+
+fn entry(id: &str, url: &str, due_ms: i64) -> Write {
+    let (id, url) = (id.to_owned(), url.to_owned());
+    Write::Hook(Hook { id, run: key("gone"), url, body: b"{}".to_vec(), due_ms, tries: 0, last: None })
+}
+
+pub fn now_ms() -> i64 {
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).expect("a calendar").as_millis();
+    i64::try_from(now).expect("a date")
+}
+
+/// A gateway that does not know a webhook's URL leaves it, and more of them than it looks at at once, to those that do; and what nobody took for
+/// long it counts as tries that failed.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_webhook_that_is_not_configured_here_is_left_to_another_gateway() {
+    let (service, elsewhere) = (Service::start(&[]).await, Service::start(&[]).await);
+    let stand = async |known: &Service, store: Arc<Memory>| {
+        let mut webhooks = Webhooks::default();
+        webhooks.add(Webhook::new(&known.url("/hook"), SECRET, vec![], vec![]).expect("a webhook")).expect("added");
+        let outside = OutsideConfig { webhooks, webhook_retry: ms(1), webhook_retry_max: ms(3_600_000), ..OutsideConfig::default() };
+        let keep = KeepConfig { poll: ms(5), ..KeepConfig::default() };
+        kept_stand(GatewayConfig { outside, keep, ..GatewayConfig::default() }, Some(store)).await
+    };
+    let store = memory();
+    let now = now_ms();
+    let mut writes: Vec<Write> = (0..70).map(|n| entry(&format!("theirs{n}"), &elsewhere.url("/hook"), now - 100)).collect();
+    writes.extend([entry("ours", &service.url("/hook"), now), entry("nobodys", "http://127.0.0.1:9/old", 0)]);
+    store.commit(writes, Survives::Process).await.expect("written");
+    let _first = stand(&service, store.clone()).await;
+    assert_eq!(service.until_asked(1).await[0].header("webhook-id"), "ours");
+    let hooks = soon("the old one is given up", async {
+        loop {
+            let hooks = store.hooks(&key("gone")).await.expect("known");
+            // Its run is not there, so that nothing is left of it once it is over.
+            if hooks.iter().all(|hook| hook.id != "nobodys") {
+                return hooks;
+            }
+            // Its next time, long ago again.
+            let again = Write::HookTried { id: "nobodys".to_owned(), due_ms: Some(0), last: "test".to_owned() };
+            store.commit(vec![again], Survives::Process).await.expect("written");
+            tokio::time::sleep(ms(2)).await;
+        }
+    })
+    .await;
+    let theirs: Vec<_> = hooks.iter().filter(|hook| hook.id.starts_with("theirs")).collect();
+    assert_eq!((theirs.len(), elsewhere.asked().len()), (70, 0));
+    assert!(theirs.iter().all(|hook| hook.tries == 0 && hook.due_ms == Some(now - 100)), "{theirs:?}");
+    let _second = stand(&elsewhere, store.clone()).await;
+    elsewhere.until_asked(70).await;
+}
+
+/// A store that can be read and not written to is not asked again and again for what cannot be taken.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_outbox_of_which_nothing_can_be_taken_is_looked_at_once_and_then_waited_for() {
+    let service = Service::start(&[]).await;
+    let (store, weather) = (memory(), Arc::new(Weather::default()));
+    let many = (0..200).map(|n| entry(&format!("h{n}"), &service.url("/hook"), 0)).collect();
+    store.commit(many, Survives::Process).await.expect("written");
+    weather.read_only.store(true, Ordering::SeqCst);
+    let mut webhooks = Webhooks::default();
+    webhooks.add(Webhook::new(&service.url("/hook"), SECRET, vec![], vec![]).expect("a webhook")).expect("added");
+    let outside = OutsideConfig { webhooks, ..OutsideConfig::default() };
+    let keep = KeepConfig { poll: ms(600_000), ..KeepConfig::default() };
+    let config = GatewayConfig { outside, keep, ..GatewayConfig::default() };
+    let stand = kept_stand(config, Some(Flaky::new(store, weather.clone()))).await;
+    soon("it has looked", async {
+        while weather.outbox.load(Ordering::SeqCst) < 2 {
+            tokio::time::sleep(ms(1)).await;
+        }
+    })
+    .await;
+    for _ in 0..200 {
+        assert_eq!(get(stand.addr, "/v1/models").await.status, 200);
+    }
+    // A look is two reads: one for tools, one for webhooks.
+    assert_eq!(weather.outbox.load(Ordering::SeqCst), 2);
+    assert!(service.asked().is_empty());
 }

@@ -56,6 +56,7 @@ pub fn gateway(config: &ServeConfig) -> GatewayConfig {
             background_deadline: ms(config.background_deadline_ms),
             retention: Duration::from_secs(config.retention_s),
             retention_max: Duration::from_secs(config.retention_max_s),
+            rejoin: Duration::from_secs(config.rejoin_s),
         },
         outside: OutsideConfig {
             effects_max: config.effects_max,

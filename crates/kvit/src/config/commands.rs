@@ -71,6 +71,7 @@ const LISTS: [(&[Reader], &[&str]); 5] = [
             "background_deadline_ms",
             "retention_s",
             "retention_max_s",
+            "rejoin_s",
             "effects_max",
             "effect_text_bytes_max",
             "effect_wait_ms",

@@ -236,6 +236,8 @@ options! {
         "How long a run is kept from its acceptance on, once it has ended, where the request does not say.";
     retention_max_s: u64, "SECONDS" = 365 * 24 * 3600,
         "Longest retention that a request may ask for.";
+    rejoin_s: u64, "SECONDS" = 600,
+        "How long the answer of a response with `store: false` is kept beyond `gateway_deadline_ms` if it has an `Idempotency-Key`, for whoever asks again with the key; at most `retention_s`.";
     effects_max: usize, "NUMBER" = 100,
         "Most effects noted for a run.";
     effect_text_bytes_max: usize, "BYTES" = 4096,

@@ -9,12 +9,12 @@ use lifecycle::{EffectState, Incarnation, Outcome, OutcomeKind, RunKey};
 
 use super::{Kept, Outbox, State};
 use crate::sql::db::storable;
-use crate::{Effect, Hook, StoredRun, Wrote};
+use crate::{Effect, Hook, HookQuery, StoredRun, Wrote};
 
 impl Kept {
     /// Whether an effect of this run may begin.
     fn begins(&self) -> bool {
-        may_begin(self.run.outcome.as_ref().map(Outcome::kind), self.run.wanted.is_some())
+        !self.run.erased && may_begin(self.run.outcome.as_ref().map(Outcome::kind), self.run.wanted.is_some())
     }
 
     /// What was intended of a run that ends like this, and will not be begun.
@@ -73,6 +73,15 @@ impl State {
         if self.hooks.iter().all(|there| there.hook.id != hook.id) {
             self.hooks.push(Outbox { hook, over: false });
         }
+    }
+
+    pub(super) fn due_hooks(&self, query: &HookQuery) -> Vec<Hook> {
+        let is_asked = |hook: &Hook| hook.due_ms <= query.any_since_ms || query.urls.contains(&hook.url);
+        let pending = self.hooks.iter().filter(|there| !there.over).map(|there| &there.hook);
+        let mut due: Vec<Hook> = pending.filter(|hook| hook.due_ms <= query.now_ms && is_asked(hook)).cloned().collect();
+        due.sort_by_key(|hook| hook.due_ms);
+        due.truncate(query.limit);
+        due
     }
 
     pub(super) fn hook_taken(&mut self, id: &str, from_ms: i64, due_ms: i64) -> Wrote {

@@ -14,8 +14,9 @@ mod sqlite;
 mod trouble;
 mod writes;
 
+use std::collections::HashSet;
 use std::future::Future;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 use async_trait::async_trait;
 use lifecycle::{Cause, Incarnation, RunKey, Tenant};
@@ -26,7 +27,9 @@ use trouble::Trouble;
 use writes::Tx;
 
 use crate::seal::Seal;
-use crate::{Effect, Hook, HookState, RunQuery, RunStore, StoreConfig, StoreError, StoredEvent, StoredRun, Survives, Wake, Write, Wrote};
+use crate::{
+    Effect, Hook, HookQuery, HookState, RunQuery, RunStore, StoreConfig, StoreError, StoredEvent, StoredRun, Survives, Wake, Write, Wrote,
+};
 
 /// How often a transaction that gave way to another is tried.
 const TRIES_MAX: u32 = 4;
@@ -37,6 +40,8 @@ pub(crate) struct SqlStore {
     seal: Seal,
     config: StoreConfig,
     wakes: broadcast::Sender<Wake>,
+    /// Rows that cannot be read, of which that was said.
+    illegible: Mutex<HashSet<String>>,
     /// SQLite's file is this process's alone, and somebody carries its log over.
     file: Option<sqlite::File>,
     /// Whoever listens to PostgreSQL ends with this.
@@ -50,10 +55,10 @@ pub(crate) async fn open(config: &StoreConfig) -> Result<Arc<dyn RunStore>, Stor
         let (wakes, _) = broadcast::channel(config.wakes_max.max(1));
         let store = if config.url.starts_with("postgres://") || config.url.starts_with("postgresql://") {
             let (db, listener) = postgres::open(config, &seal, wakes.clone()).await?;
-            SqlStore { db, seal, config: config.clone(), wakes, file: None, _listener: listener }
+            SqlStore { db, seal, config: config.clone(), wakes, illegible: Mutex::default(), file: None, _listener: listener }
         } else {
             let (db, file) = sqlite::open(config, &seal).await?;
-            SqlStore { db, seal, config: config.clone(), wakes, file: Some(file), _listener: None }
+            SqlStore { db, seal, config: config.clone(), wakes, illegible: Mutex::default(), file: Some(file), _listener: None }
         };
         Ok(Arc::new(store) as Arc<dyn RunStore>)
     };
@@ -155,6 +160,10 @@ impl RunStore for SqlStore {
         within(&self.config, self.read_run(key)).await
     }
 
+    async fn glance(&self, key: &RunKey) -> Result<Option<StoredRun>, StoreError> {
+        within(&self.config, self.read_glance(key)).await
+    }
+
     async fn runs(&self, tenant: &Tenant, query: &RunQuery) -> Result<Vec<StoredRun>, StoreError> {
         within(&self.config, self.read_runs(tenant, query)).await
     }
@@ -187,8 +196,8 @@ impl RunStore for SqlStore {
         within(&self.config, self.read_owners()).await
     }
 
-    async fn due_hooks(&self, now_ms: i64, limit: usize) -> Result<Vec<Hook>, StoreError> {
-        within(&self.config, self.read_due_hooks(now_ms, limit)).await
+    async fn due_hooks(&self, query: &HookQuery) -> Result<Vec<Hook>, StoreError> {
+        within(&self.config, self.read_due_hooks(query)).await
     }
 
     async fn hooks(&self, key: &RunKey) -> Result<Vec<HookState>, StoreError> {

@@ -22,6 +22,9 @@ const INTEND: &str = concat!(
 const EFFECT: &str = concat!("SELECT ", effect_columns!(), " FROM kvit_effect WHERE run = $1 AND name = $2");
 const COUNT: &str = "SELECT COUNT(*) FROM kvit_effect WHERE run = $1";
 const RUN_ID: &str = "SELECT id, 0, erased, cause, wanted FROM kvit_run WHERE tenant = $1 AND run = $2";
+/// Also holds the run's row: nobody wants the run's end, ends or erases it between this look and the commit of what it allows.
+const HELD_RUN_ID: &str =
+    "UPDATE kvit_run SET last_effect = last_effect WHERE tenant = $1 AND run = $2 RETURNING id, 0, erased, cause, wanted";
 const MOVE: &str = concat!(
     "UPDATE kvit_effect SET state = $3, detail = COALESCE($4, detail), updated_ms = $5 \
      WHERE run = $1 AND name = $2 AND state IN ($6, $7, $8, $9, $10) RETURNING ",
@@ -42,10 +45,11 @@ const LEAVE: &str = "DELETE FROM kvit_life WHERE life = $1";
 const LEAVE_READERS: &str = "DELETE FROM kvit_reader WHERE life = $1";
 const LEAVE_RUNS: &str = "UPDATE kvit_run SET owner = $2 WHERE owner = $1 AND cause IS NULL";
 
-/// Whether an effect of the run in this row may begin.
+/// Whether an effect of the run in this row may begin. What was to be sent for an erased one is not known any more.
 fn begins(row: &Row) -> Result<bool, Trouble> {
     let outcome: Option<OutcomeKind> = row.get::<Option<String>>(3)?.map(|word| rows::cause(&word)).transpose()?.map(Cause::outcome);
-    Ok(may_begin(outcome, row.get::<Option<String>>(4)?.is_some()))
+    let is_erased = row.get::<i64>(2)? != 0;
+    Ok(!is_erased && may_begin(outcome, row.get::<Option<String>>(4)?.is_some()))
 }
 
 impl Tx<'_> {
@@ -101,9 +105,11 @@ impl Tx<'_> {
         now_ms: i64,
     ) -> Result<Wrote, Trouble> {
         let key = storable(&key);
-        let Some(row) = self.held.one(RUN_ID, named(&run)).await? else { return Ok(Wrote::Absent) };
+        let is_permission = to == EffectState::Submitted;
+        let look = if is_permission { HELD_RUN_ID } else { RUN_ID };
+        let Some(row) = self.held.one(look, named(&run)).await? else { return Ok(Wrote::Absent) };
         let id: i64 = row.get(0)?;
-        let from = if to == EffectState::Submitted && !begins(&row)? { &[] } else { from };
+        let from = if is_permission && !begins(&row)? { &[] } else { from };
         let detail = detail.filter(|_| row.get::<i64>(2).is_ok_and(|erased| erased == 0));
         let detail = sealed(self.seal, &within("detail", &run, &key), detail.as_deref())?;
         let mut args = vec![id.into(), key.as_str().into(), to.as_str().into(), detail.into(), now_ms.into()];

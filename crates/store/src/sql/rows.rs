@@ -16,11 +16,16 @@ macro_rules! run_columns {
         run_columns!("request")
     };
     ($request:literal) => {
+        run_columns!($request, "record")
+    };
+    ($request:literal, $record:literal) => {
         concat!(
             "tenant, run, fresh, door, model, caller, on_disconnect, keeps, owner, attempt, cause, reason, wanted, prompt_tokens, \
              cached_tokens, generated_tokens, delivery, last_event, created_ms, ended_ms, expires_ms, ",
             $request,
-            ", record, erased"
+            ", ",
+            $record,
+            ", erased"
         )
     };
 }

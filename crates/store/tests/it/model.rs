@@ -10,7 +10,7 @@ use lifecycle::{AttemptId, Cause, Delivery, Incarnation, OnDisconnect, Outcome, 
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestCaseError, TestRunner};
 use store::memory::Memory;
-use store::{EffectState, NewRun, RunQuery, RunStore, StoredEvent, Survives, Write, Wrote};
+use store::{EffectState, HookQuery, NewRun, RunQuery, RunStore, StoredEvent, Survives, Write, Wrote};
 
 use crate::common::*;
 
@@ -162,6 +162,7 @@ async fn everything(store: &dyn RunStore, keys: &[RunKey], now_ms: i64) -> Strin
     let mut add = |what: &dyn std::fmt::Debug| all += &format!("{what:?}\n");
     for key in keys {
         add(&store.run(key).await.unwrap());
+        add(&store.glance(key).await.unwrap());
         add(&store.events(key, 0, 1000).await.unwrap());
         add(&store.events(key, 3, 4).await.unwrap());
         add(&store.effects(key).await.unwrap());
@@ -186,8 +187,9 @@ async fn everything(store: &dyn RunStore, keys: &[RunKey], now_ms: i64) -> Strin
         add(&store.attended(owner).await.unwrap());
     }
     add(&store.owners().await.unwrap());
-    add(&store.due_hooks(now_ms, 100).await.unwrap());
-    add(&store.due_hooks(now_ms, 1).await.unwrap());
+    add(&store.due_hooks(&HookQuery::any(now_ms, 100)).await.unwrap());
+    add(&store.due_hooks(&HookQuery::any(now_ms, 1)).await.unwrap());
+    add(&store.due_hooks(&HookQuery { any_since_ms: now_ms / 2, ..HookQuery::any(now_ms, 9) }).await.unwrap());
     all
 }
 

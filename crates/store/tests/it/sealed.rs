@@ -2,7 +2,7 @@
 
 use lifecycle::{Cause, Delivery};
 use sqlx::{AssertSqlSafe, Connection, Executor, PgConnection, Row, SqliteConnection};
-use store::{NewRun, StoreError, StoredEvent, Survives, Write};
+use store::{HookQuery, NewRun, StoreError, StoredEvent, Survives, Write};
 
 use crate::common::*;
 
@@ -35,7 +35,7 @@ async fn write_content(place: &Place) {
     let bodies: Vec<_> = store.events(&key("r"), 0, 9).await.unwrap().into_iter().map(|event| event.body).collect();
     assert_eq!(bodies, [body("secret-event"), body("secret-last")]);
     assert_eq!(store.effects(&key("r")).await.unwrap(), [told]);
-    assert_eq!(store.due_hooks(1, 1).await.unwrap()[0].body, body("secret-hook"));
+    assert_eq!(store.due_hooks(&HookQuery::any(1, 1)).await.unwrap()[0].body, body("secret-hook"));
 }
 
 const WORDS: [&str; 7] = ["request", "event", "last", "effect", "detail", "record", "hook"];
@@ -129,4 +129,43 @@ async fn a_text_that_was_moved_elsewhere_is_not_believed() {
     let store = place.open().await;
     assert!(matches!(store.run(&key("other")).await, Err(StoreError::Unreadable(_))));
     assert!(store.run(&key("r")).await.is_ok());
+}
+
+/// What cannot be read, at the head of every list and more of it than a page has, keeps nobody from the rest.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn damaged_rows_stand_in_no_others_way() {
+    let mut place = Place::sqlite();
+    place.config.key_file = Some(place.key_file("key", 7));
+    let store = place.open().await;
+    let names: Vec<String> = (0..9).map(|n| format!("r{n}")).collect();
+    for (n, name) in (1..).zip(&names) {
+        one(&store, accept(new(name))).await;
+        commit(&store, vec![Write::Hook(hook(&format!("h-{name}"), name, n)), Write::Follow { run: key(name) }]).await;
+        one(&store, Write::Want { run: key(name), cause: Cause::CancelRequested }).await;
+    }
+    drop(store);
+    let damages = [
+        "UPDATE kvit_run SET request = x'00' WHERE run < 'r5'",
+        "UPDATE kvit_run SET wanted = 'a word of a later version' WHERE run = 'r6'",
+        "UPDATE kvit_hook SET body = x'00' WHERE run < 'r5'",
+    ];
+    for damage in damages {
+        until("unlocked", async || {
+            let mut connection = SqliteConnection::connect(place.file().to_str().unwrap()).await.unwrap();
+            connection.execute(damage).await.is_ok()
+        })
+        .await;
+    }
+    let store = place.open().await;
+    let owned: Vec<String> = store.owned(A, 2).await.unwrap().into_iter().map(|run| run.key.run.to_string()).collect();
+    assert_eq!(owned, ["r5", "r7"]);
+    assert_eq!(store.owned(A, 100).await.unwrap().len(), 3);
+    let due: Vec<String> = store.due_hooks(&HookQuery::any(99, 3)).await.unwrap().into_iter().map(|hook| hook.id).collect();
+    assert_eq!(due, ["h-r5", "h-r6", "h-r7"]);
+    assert_eq!(store.wanted(A).await.unwrap().len(), 8);
+    assert_eq!(store.followed(A).await.unwrap().len(), 0, "these keep their events");
+    assert_eq!(store.owners().await.unwrap(), [(A, 0)]);
+    // Who asks for one is told.
+    assert!(matches!(store.run(&key("r0")).await, Err(StoreError::Unreadable(_))));
+    assert!(store.glance(&key("r0")).await.unwrap().is_some(), "it needs none of what is damaged");
 }

@@ -60,7 +60,7 @@ pub(super) async fn create(asking: Asking, body: Body) -> Result<Response, ApiEr
     let on_disconnect = policy(&asking, &request, joining.is_some())?;
     drop(body);
     let prompt = prompt(&asking.calls, &asking.caller.tenant, &request.asked).await?;
-    let expires = request.asked.expires_at.map(|at| Duration::from_secs(at.abs_diff(request.asked.created_at)));
+    let expires = expires(&asking.calls, &request.asked, joining.is_some());
     tools::check(&tools, on_disconnect, asking.calls.keeper.is_some())?;
     let order = Order {
         caller: asking.caller.clone(),
@@ -106,6 +106,15 @@ fn retention(calls: &Calls) -> Retention {
     let config = &calls.config.keep;
     let usual = calls.keeper.as_ref().map(|_| seconds(config.retention));
     Retention { now: now_ms().div_euclid(1000), usual, max: seconds(config.retention_max) }
+}
+
+/// How long this one is kept; `None` for as long as runs are. What is not to be stored and has a key is kept for whoever asks again with it, and
+/// not longer.
+fn expires(calls: &Calls, asked: &Asked, is_keyed: bool) -> Option<Duration> {
+    let keep = &calls.config.keep;
+    let until_joined = || calls.config.gateway_deadline.saturating_add(keep.rejoin).min(keep.retention);
+    let asked_for = asked.expires_at.map(|at| Duration::from_secs(at.abs_diff(asked.created_at)));
+    asked_for.or_else(|| (!asked.store && is_keyed).then(until_joined))
 }
 
 /// What the caller's leaving means. What is not kept does not go on, for nobody could fetch it.

@@ -126,9 +126,9 @@ async fn delete(
     id: Segment,
 ) -> Result<Response, ApiError> {
     let id = named(id)?;
-    let found = stored::find(&calls, &caller.tenant, &id).await?;
-    let answer = stored::delete(&calls, &found).await;
-    Ok(about(answer.map_or_else(IntoResponse::into_response, |deleted| ok(&deleted)), &found.run.key.run, &requested))
+    let run = stored::deletable(&calls, &caller.tenant, &id).await?;
+    let answer = stored::delete(&calls, &run).await;
+    Ok(about(answer.map_or_else(IntoResponse::into_response, |deleted| ok(&deleted)), &run.key.run, &requested))
 }
 
 /// `GET /v1/responses/{id}/input_items?limit=&order=&after=`

@@ -59,14 +59,14 @@ pub(super) fn head(run: &StoredRun) -> Result<Option<Arc<Head>>, ApiError> {
     Ok(Some(Arc::new(Head { run: run.key.run.clone(), model, on_disconnect, asked })))
 }
 
-/// Reads what a run has said: all of it if it is over, else as far as it is known to have come.
+/// Reads what a run has said: all of it if it is over, else as far as it is known to have come. It waits for nothing that is still to come.
 pub(super) async fn told<R: Runs>(runs: &R, found: &Found) -> Result<Fold, ApiError> {
     let run = &found.run;
     let mut fold = begun(found);
     if (run.last_event > 0 || run.outcome.is_some())
-        && let Some(mut follow) = runs.follow(&run.key, 0).await?
+        && let Some(mut follow) = runs.follow(&run.key)
     {
-        while let Some((number, said)) = follow.next().await {
+        while let Some((number, said)) = follow.stored().await? {
             fold.take(&said);
             if fold.is_over() || (run.outcome.is_none() && number >= run.last_event) {
                 break;
@@ -93,40 +93,51 @@ pub(super) async fn show<R: Runs>(runs: &R, found: &Found) -> Result<Value, ApiE
     Ok(fold.object(found.run.ended_ms.map(|ms| ms.div_euclid(1000))))
 }
 
-/// Cancels a response, whichever gateway has it, and says what has become of it: its end if that comes within `wait` and `patience`.
+/// Cancels a response, whichever gateway has it, and says what has become of it: its end if that comes within `wait` and `patience`, and what
+/// it did outside. One that is over is cancelled too: its outcome stays, and none of its effects begins any more.
+// contract: C-8 C-27
 pub(super) async fn cancel<R: Runs>(runs: &R, found: Found, wait: Duration, patience: Duration) -> Result<Value, ApiError> {
-    if found.run.outcome.is_some() {
-        return show(runs, &found).await;
-    }
     let key = found.run.key.clone();
     let gone = || no_response(&response_id(&key.run));
     if !runs.cancel(&key, wait).await? {
         return Err(gone());
     }
-    let mut run = runs.known(&key).await?.ok_or_else(gone)?;
+    let mut run = found.run;
+    if run.outcome.is_none() {
+        run = runs.known(&key).await?.ok_or_else(gone)?;
+    }
     if run.outcome.is_none() {
         // Its release is not confirmed yet; its end is told without that after a while.
         let _ = tokio::time::timeout(patience, end(runs, &key)).await;
         run = runs.known(&key).await?.ok_or_else(gone)?;
     }
-    show(runs, &Found { run, head: found.head }).await
+    let mut object = show(runs, &Found { run, head: found.head }).await?;
+    object["kvit"]["effects"] = runs.effects(&key).await;
+    Ok(object)
 }
 
 /// Waits for a run's end.
-async fn end<R: Runs>(runs: &R, key: &RunKey) -> Result<(), ApiError> {
-    let Some(mut follow) = runs.follow(key, 0).await? else { return Ok(()) };
+async fn end<R: Runs>(runs: &R, key: &RunKey) {
+    let Some(mut follow) = runs.follow(key) else { return };
     while follow.next().await.is_some() {}
-    Ok(())
+}
+
+/// Looks up a response of which something is kept, should it be for its `Idempotency-Key` alone, or because another gateway asked for its events.
+pub(super) async fn deletable<R: Runs>(runs: &R, tenant: &Tenant, id: &str) -> Result<StoredRun, ApiError> {
+    let run = run_of(id).ok_or_else(|| no_response(id))?;
+    let run = runs.known(&RunKey { tenant: tenant.clone(), run }).await?.ok_or_else(|| no_response(id))?;
+    let is_kept = run.door == DOOR && !run.erased && (run.keeps || run.request.is_some());
+    if is_kept { Ok(run) } else { Err(no_response(id)) }
 }
 
 /// Deletes a response with all that it said.
-pub(super) async fn delete<R: Runs>(runs: &R, found: &Found) -> Result<Value, ApiError> {
-    let id = response_id(&found.run.key.run);
-    if found.run.outcome.is_none() {
+pub(super) async fn delete<R: Runs>(runs: &R, run: &StoredRun) -> Result<Value, ApiError> {
+    let id = response_id(&run.key.run);
+    if run.outcome.is_none() {
         let message = format!("Response with id '{id}' is in progress: cancel it first.");
         return Err(ApiError::new(StatusCode::CONFLICT, "invalid_request_error", message).code("response_in_progress").finally());
     }
-    match runs.erase(&found.run.key).await? {
+    match runs.erase(&run.key).await? {
         true => Ok(json!({"id": id, "object": "response", "deleted": true})),
         false => Err(no_response(&id)),
     }

@@ -17,12 +17,12 @@ use super::worker::Worker;
 use crate::simulated::{Stand, default_stand, kept_stand, key, soon};
 use crate::wire::{ask, chat, get, ms, read_reply, read_until, request_text, send};
 
-fn flaky() -> (Arc<Memory>, Arc<Weather>, Arc<Flaky>) {
+pub fn flaky() -> (Arc<Memory>, Arc<Weather>, Arc<Flaky>) {
     let (memory, weather) = (Memory::new(StoreConfig::at("memory"), true), Arc::new(Weather::default()));
     (memory.clone(), weather.clone(), Flaky::new(memory, weather))
 }
 
-fn quick() -> GatewayConfig {
+pub fn quick() -> GatewayConfig {
     let keep = KeepConfig { patience: ms(30), poll: ms(20), lease: ms(60), ..KeepConfig::default() };
     GatewayConfig { keep, drain: ms(0), ..GatewayConfig::default() }
 }
@@ -46,13 +46,13 @@ async fn ended(store: &Arc<Memory>, count: usize) -> Vec<StoredRun> {
     .await
 }
 
-async fn finish(stand: &mut Stand, attempt: &AttemptId) {
+pub async fn finish(stand: &mut Stand, attempt: &AttemptId) {
     let last = stand.worker.delta(attempt, 0, "done", &[8], Some(Cause::Stop));
     stand.worker.step(vec![last]).await;
     stand.worker.end(attempt, Outcome::of(Cause::Stop), 1).await;
 }
 
-fn background(id: &str, stream: bool) -> String {
+pub fn background(id: &str, stream: bool) -> String {
     let body = json!({"input": "hi", "background": true, "stream": stream}).to_string();
     request_text("POST", "/v1/responses", &format!("X-Request-Id: {id}\r\nIdempotency-Key: {id}\r\n"), &body)
 }

@@ -14,8 +14,8 @@ use super::flaky::{Flaky, Weather};
 use super::life::Life;
 use super::rng::Rng;
 use super::worker::Worker;
-use crate::simulated::soon;
-use crate::wire::{ask, get, ms, read_until, request_text, send};
+use crate::simulated::{kept_stand, soon};
+use crate::wire::{ask, chat, get, ms, read_until, request_text, send};
 
 /// A gateway that has the run, and another one; both write to one store. The worker is the first one's.
 struct Two {
@@ -32,6 +32,9 @@ impl Two {
         let life = |number| Life::begin(Incarnation(number), config.clone(), Flaky::new(store.clone(), Arc::new(Weather::default())));
         let mut two = Two { has: life(1), other: life(2), worker: Worker { life: 1 << 32, ..Worker::default() } };
         two.worker.come(&two.has).await;
+        // Before that a request names a model that nobody has.
+        let known = async { while !get(two.has.addr, "/v1/models").await.body.contains("tiny") {} };
+        soon("the worker is known", known).await;
         two
     }
 
@@ -184,4 +187,27 @@ async fn a_reader_elsewhere_that_takes_nothing_is_none() {
     two.graces(2, 1).await;
     drop(stream);
     two.end().await;
+}
+
+/// Joined by its key at another gateway than its own: the newcomer's deadline ends its reading and nothing else.
+// contract: C-22 C-26
+#[tokio::test(flavor = "multi_thread")]
+async fn a_newcomers_own_deadline_ends_its_reading_of_a_run_that_another_gateway_has() {
+    let store = Memory::new(StoreConfig::at("memory"), false);
+    let (mut has, other) =
+        (kept_stand(GatewayConfig::default(), Some(store.clone())).await, kept_stand(GatewayConfig::default(), Some(store)).await);
+    for (id, stream) in [("r1", true), ("r2", false)] {
+        let body = chat(if stream { r#","stream":true"# } else { "" });
+        let headers = format!("X-Request-Id: {id}\r\nIdempotency-Key: {id}\r\n");
+        let _first = send(has.addr, &request_text("POST", "/v1/chat/completions", &headers, &body)).await;
+        let attempt = has.worker.accept().await.attempt;
+        has.worker.token(&attempt, "before").await;
+        let headers = format!("Idempotency-Key: {id}\r\nX-Request-Timeout-Ms: 200\r\n");
+        let late = soon("an answer", ask(other.addr, "POST", "/v1/chat/completions", &headers, &body)).await;
+        assert!(late.status == 499 || (stream && late.body.contains("client_deadline")), "{} {}", late.status, late.body);
+        assert!(!late.body.contains("[DONE]"), "{}", late.body);
+        assert_eq!(late.header("x-request-id").as_deref(), Some(id), "it had joined");
+        assert_eq!(has.run(id)["outcome"], Value::Null, "the run goes on");
+        assert!(has.worker.try_next().is_none(), "no cancel");
+    }
 }

@@ -8,7 +8,7 @@ use async_trait::async_trait;
 use lifecycle::{Cause, Incarnation, RunKey, Tenant};
 use sqlx::{AssertSqlSafe, Connection, Executor, PgConnection};
 use store::memory::Memory;
-use store::{Effect, Hook, RunQuery, RunStore, StoreConfig, StoreError, StoredEvent, StoredRun, Survives, Wake, Write, Wrote};
+use store::{Effect, Hook, HookQuery, RunQuery, RunStore, StoreConfig, StoreError, StoredEvent, StoredRun, Survives, Wake, Write, Wrote};
 use tokio::sync::broadcast;
 
 use super::rng::Rng;
@@ -86,6 +86,12 @@ pub struct Weather {
     pub read_only: AtomicBool,
     /// What is read is not answered.
     pub mute: AtomicBool,
+    /// Events are not answered.
+    pub mute_events: AtomicBool,
+    /// Reads of whole runs, of how a run stands, and of pages of events.
+    pub reads: [AtomicU64; 3],
+    /// Looks at what is due outside.
+    pub outbox: AtomicU64,
     pub rng: AtomicU64,
     /// The answer of the next commit with such a write is lost.
     pub lose: Mutex<Option<Pick>>,
@@ -169,7 +175,14 @@ impl RunStore for Flaky {
 
     async fn run(&self, key: &RunKey) -> Result<Option<StoredRun>, StoreError> {
         self.reads().await?;
+        self.weather.reads[0].fetch_add(1, Ordering::SeqCst);
         self.inner.run(key).await
+    }
+
+    async fn glance(&self, key: &RunKey) -> Result<Option<StoredRun>, StoreError> {
+        self.reads().await?;
+        self.weather.reads[1].fetch_add(1, Ordering::SeqCst);
+        self.inner.glance(key).await
     }
 
     async fn runs(&self, tenant: &Tenant, query: &RunQuery) -> Result<Vec<StoredRun>, StoreError> {
@@ -179,6 +192,10 @@ impl RunStore for Flaky {
 
     async fn events(&self, key: &RunKey, after: u64, limit: usize) -> Result<Vec<StoredEvent>, StoreError> {
         self.reads().await?;
+        if self.weather.mute_events.load(Ordering::SeqCst) {
+            return Err(away());
+        }
+        self.weather.reads[2].fetch_add(1, Ordering::SeqCst);
         self.inner.events(key, after, limit).await
     }
 
@@ -217,9 +234,10 @@ impl RunStore for Flaky {
         self.inner.owners().await
     }
 
-    async fn due_hooks(&self, now_ms: i64, limit: usize) -> Result<Vec<Hook>, StoreError> {
+    async fn due_hooks(&self, query: &HookQuery) -> Result<Vec<Hook>, StoreError> {
         self.reads().await?;
-        self.inner.due_hooks(now_ms, limit).await
+        self.weather.outbox.fetch_add(1, Ordering::SeqCst);
+        self.inner.due_hooks(query).await
     }
 
     async fn expire(&self, now_ms: i64, limit: usize) -> Result<u64, StoreError> {

@@ -1,11 +1,13 @@
 //! A script in place of table and store: runs with what they say, some of which is still to come.
 
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use lifecycle::message::Usage;
 use lifecycle::{Cause, Delivery, Incarnation, OnDisconnect, Outcome, RunKey, Said};
+use serde_json::{Value, json};
 use store::StoredRun;
 use tokio::sync::watch;
 
@@ -30,11 +32,15 @@ pub(super) struct Script {
     moved: watch::Sender<u64>,
     /// A cancel is noted and its end does not come by itself.
     pub(super) slow_cancel: bool,
+    /// What was said cannot be read now.
+    pub(super) away: Arc<AtomicBool>,
+    /// Cancels that came.
+    pub(super) cancels: Arc<AtomicUsize>,
 }
 
 impl Script {
     pub(super) fn new() -> Script {
-        Script { runs: Arc::default(), moved: watch::Sender::new(0), slow_cancel: false }
+        Script { runs: Arc::default(), moved: watch::Sender::new(0), slow_cancel: false, away: Arc::default(), cancels: Arc::default() }
     }
 
     fn lock(&self) -> MutexGuard<'_, HashMap<RunKey, Scripted>> {
@@ -99,18 +105,23 @@ impl Runs for Script {
         Ok(self.lock().get(key).map(|it| it.run.clone()))
     }
 
-    async fn follow(&self, key: &RunKey, after: u64) -> Result<Option<Following>, ApiError> {
+    fn follow(&self, key: &RunKey) -> Option<Following> {
         let is_there = self.lock().contains_key(key);
-        Ok(is_there.then(|| Following { script: self.clone(), moved: self.moved.subscribe(), key: key.clone(), after }))
+        is_there.then(|| Following { script: self.clone(), moved: self.moved.subscribe(), key: key.clone(), after: 0 })
     }
 
     async fn cancel(&self, key: &RunKey, _: Duration) -> Result<bool, ApiError> {
+        self.cancels.fetch_add(1, Ordering::Relaxed);
         let Some(is_over) = self.lock().get(key).map(|it| it.run.outcome.is_some()) else { return Ok(false) };
         if !is_over && !self.slow_cancel {
             let (outcome, usage) = (Outcome::of(Cause::CancelRequested), Usage { prompt: 9, cached_prompt: 0, generated: 2 });
             self.say(key, Said::End { outcome, usage });
         }
         Ok(true)
+    }
+
+    async fn effects(&self, _: &RunKey) -> Value {
+        json!([])
     }
 
     async fn erase(&self, key: &RunKey) -> Result<bool, ApiError> {
@@ -148,5 +159,13 @@ impl Follows for Following {
             }
             self.moved.changed().await.ok()?;
         }
+    }
+    async fn stored(&mut self) -> Result<Option<(u64, Said)>, ApiError> {
+        if self.script.away.load(Ordering::Relaxed) {
+            return Err(ApiError::store_down());
+        }
+        let said = self.script.lock().get(&self.key).and_then(|it| it.said.get(self.after as usize).cloned());
+        self.after += u64::from(said.is_some());
+        Ok(said.map(|said| (self.after, said)))
     }
 }

@@ -1,6 +1,7 @@
 //! Responses that are there: what is shown, cancelled, deleted and listed, and chains of them.
 // contract: C-8 C-26 C-28 C-30
 
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use lifecycle::{Cause, RunKey, Said, Tenant};
@@ -81,6 +82,14 @@ async fn what_is_no_response_of_the_asker_does_not_exist() {
         assert_eq!(code(&error), (404, Some("response_not_found")), "{id}");
     }
     assert!(stored::find(&script, &other.tenant, "resp_foreign").await.is_ok());
+    // To delete, something has to be kept: also what is there for its key alone.
+    script.change(&run("unkept"), |run| run.keeps = false);
+    script.change(&run("keyed"), |run| run.request = None);
+    for id in ["resp_chat", "resp_unkept", "resp_erased", "resp_foreign", "resp_none"] {
+        let error = stored::deletable(&script, &Tenant::default(), id).await.expect_err("it is not there");
+        assert_eq!(code(&error), (404, Some("response_not_found")), "{id}");
+    }
+    assert!(stored::deletable(&script, &Tenant::default(), "resp_keyed").await.is_ok());
     // A request that cannot be read is a fault here, and no word that nothing is there.
     script.add(&run("odd"), &asked(false), &[]);
     script.change(&run("odd"), |run| run.request = Some(kept(b"{\"v\":9,\"asked\":null}")));
@@ -105,9 +114,12 @@ async fn to_cancel_twice_is_to_cancel_once_and_an_end_stays_what_it_is() {
     );
     assert_eq!(first["output"][0]["content"][0]["text"], "a");
     assert_eq!(cancel(&script, "resp_live").await, first);
-    let over = shown(&script, "resp_over").await;
+    let mut over = shown(&script, "resp_over").await;
     assert_eq!(over["status"], "incomplete");
+    over["kvit"]["effects"] = json!([]);
     assert_eq!(cancel(&script, "resp_over").await, over);
+    // Each of them was a cancel, for what an ended run does outside is stopped by it, too.
+    assert_eq!(script.cancels.load(Ordering::Relaxed), 3);
 }
 
 /// Where the end does not come in time the answer says so; where it comes while the canceller waits, it has it.
@@ -127,15 +139,32 @@ async fn a_cancel_says_what_is_true_when_its_wait_is_over() {
     assert_eq!(answer.expect("an answer")["status"], "cancelled");
 }
 
+/// A store that goes away behind the look at the run is no reason to wait: every answer that is made of what was said is refused.
+// contract: C-28
+#[tokio::test]
+async fn what_cannot_be_read_is_said_and_not_waited_for() {
+    let script = Script::new();
+    script.add(&run("over"), &asked(true), &answer(Cause::Stop));
+    script.add(&run("live"), &asked(true), &[Said::Accepted, delta("a", 1, None)]);
+    script.away.store(true, Ordering::Relaxed);
+    let down = (503, Some("store_unavailable"));
+    for id in ["resp_over", "resp_live"] {
+        let found = find(&script, id).await.expect("it is there");
+        assert_eq!(stored::show(&script, &found).await.err().map(|e| code(&e)), Some(down), "{id}");
+        assert_eq!(stored::cancel(&script, found, WAIT, PATIENCE).await.err().map(|e| code(&e)), Some(down), "{id}");
+    }
+    assert_eq!(turns(&script, "resp_over", 1000).await.err().map(|e| code(&e)), Some(down));
+}
+
 #[tokio::test]
 async fn only_what_is_over_is_deleted_and_then_it_is_gone() {
     let (script, key) = (Script::new(), run("r1"));
     script.add(&key, &asked(true), &[Said::Accepted]);
     let found = find(&script, "resp_r1").await.expect("it is there");
-    assert_eq!(code(&stored::delete(&script, &found).await.expect_err("it is live")), (409, Some("response_in_progress")));
+    assert_eq!(code(&stored::delete(&script, &found.run).await.expect_err("it is live")), (409, Some("response_in_progress")));
     script.say(&key, end(Cause::CancelRequested, 0));
     let found = find(&script, "resp_r1").await.expect("it is there");
-    let deleted = stored::delete(&script, &found).await.expect("it is over");
+    let deleted = stored::delete(&script, &found.run).await.expect("it is over");
     assert_eq!(deleted, json!({"id": "resp_r1", "object": "response", "deleted": true}));
     assert_eq!(find(&script, "resp_r1").await.err().map(|e| code(&e)), Some((404, Some("response_not_found"))));
 }

@@ -104,7 +104,7 @@ async fn an_answer_that_did_not_end_well_is_not_complete() {
 }
 
 async fn follow(script: &Script, after: Option<u64>) -> Events<Follower<<Script as Runs>::Follow>> {
-    let follow = script.follow(&run("r1"), 0).await.expect("an answer").expect("a run");
+    let follow = script.follow(&run("r1")).expect("a run");
     Events::new(Follower::new(follow, None), Fold::new(head(true)), &[], after, None)
 }
 
@@ -153,7 +153,7 @@ async fn followers_read_the_same_and_one_that_leaves_harms_nobody() {
 async fn a_silent_stream_gets_comments() {
     let script = Script::new();
     script.add(&run("r1"), &asked(true), &[Said::Accepted]);
-    let follow = script.follow(&run("r1"), 0).await.expect("an answer").expect("a run");
+    let follow = script.follow(&run("r1")).expect("a run");
     let silent = Some(Duration::from_millis(1));
     let mut events = Events::new(Follower::new(follow, None), Fold::new(head(true)), &[], Some(2), silent);
     for _ in 0..2 {

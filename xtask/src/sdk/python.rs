@@ -4,7 +4,8 @@ use std::path::PathBuf;
 
 use anyhow::Context;
 
-use super::{Server, installed, packages};
+use super::{Server, installed};
+use crate::packages;
 use crate::process::{command, listen, run as run_command};
 use crate::test::{Count, kvit, plain};
 

@@ -29,6 +29,7 @@ pub struct Own {
     user: Option<User>,
     port: u16,
     folder: Folder,
+    settings: Vec<String>,
     /// `None` while it is stopped.
     server: Option<Child>,
 }
@@ -66,9 +67,17 @@ impl Own {
     /// # Errors
     /// It is not installed, or does not start.
     pub fn start() -> anyhow::Result<Own> {
+        Own::with(&[])
+    }
+
+    /// The same with settings of its own, as `name=value`.
+    ///
+    /// # Errors
+    /// It is not installed, or does not start.
+    pub fn with(settings: &[&str]) -> anyhow::Result<Own> {
         let mut tries = 1;
         loop {
-            match fresh(tries) {
+            match fresh(tries, settings) {
                 Err(error) if tries < PORTS => {
                     eprintln!("xtask: PostgreSQL: {error:#}; again with another port");
                     tries += 1;
@@ -121,14 +130,22 @@ impl Own {
         }
         let (data, log) = (self.folder.0.join("data"), self.folder.0.join("log"));
         let mut server = as_user(self.user, &self.programs.join("postgres"));
-        server.arg("-D").arg(&data).args(["-p", &self.port.to_string(), "-c", "listen_addresses=127.0.0.1", "-c", "unix_socket_directories="]);
-        server.args(["-c", CONNECTIONS]).current_dir(&self.folder.0).stdout(Stdio::null()).stderr(std::fs::File::create(&log)?);
+        server.arg("-D").arg(&data).args([
+            "-p",
+            &self.port.to_string(),
+            "-c",
+            "listen_addresses=127.0.0.1",
+            "-c",
+            "unix_socket_directories=",
+        ]);
+        server.args(self.settings.iter().flat_map(|setting| ["-c", setting]));
+        server.current_dir(&self.folder.0).stdout(Stdio::null()).stderr(std::fs::File::create(&log)?);
         let server = self.server.insert(server.spawn().context("cannot start setpriv (util-linux)")?);
         ready(server, &data, &log)
     }
 }
 
-fn fresh(number: u32) -> anyhow::Result<Own> {
+fn fresh(number: u32, settings: &[&str]) -> anyhow::Result<Own> {
     let programs = found().context("there is no PostgreSQL here: install your system's package")?;
     let user = unprivileged()?;
     let port = free_port(number)?;
@@ -143,7 +160,8 @@ fn fresh(number: u32) -> anyhow::Result<Own> {
     if !made.status.success() {
         bail!("initdb: {}", String::from_utf8_lossy(&made.stderr).trim());
     }
-    let mut own = Own { programs, user, port, folder, server: None };
+    let settings = [CONNECTIONS].iter().chain(settings).map(|setting| (*setting).to_owned()).collect();
+    let mut own = Own { programs, user, port, folder, settings, server: None };
     own.again()?;
     Ok(own)
 }

@@ -138,8 +138,10 @@ impl Calls {
                     return Ok(());
                 }
                 let take = Write::TakeOver { run: run.key.clone(), from, to: self.incarnation };
+                // One that goes on must not be its former owner's again because a database crashed.
+                let survives = if run.on_disconnect == OnDisconnect::Continue { Survives::Machine } else { Survives::Process };
                 taken.push(run.key);
-                if let Some(Wrote::Stands(_) | Wrote::Absent) = keeper.store.commit(vec![take], Survives::Process).await?.pop() {
+                if let Some(Wrote::Stands(_) | Wrote::Absent) = keeper.store.commit(vec![take], survives).await?.pop() {
                     // Another was quicker, or it ended.
                     taken.pop();
                 }

@@ -11,6 +11,7 @@
 
 mod directed;
 mod flaky;
+mod forgotten;
 mod life;
 mod model;
 mod reader;

@@ -16,6 +16,7 @@ mod writes;
 
 use std::future::Future;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use async_trait::async_trait;
 use lifecycle::{Cause, Incarnation, RunKey, Tenant};
@@ -199,5 +200,12 @@ impl RunStore for SqlStore {
 
     fn is_exclusive(&self) -> bool {
         self.file.is_some()
+    }
+
+    fn connected(&self) -> u64 {
+        match &self.db {
+            Db::Sqlite { .. } => 0,
+            Db::Postgres { connected, .. } => connected.load(Ordering::SeqCst),
+        }
     }
 }

@@ -25,12 +25,12 @@ const REFUSALS: usize = 3;
 const SHORT: u32 = 300;
 
 /// A server that the test may stop.
-fn own() -> Option<Own> {
+fn own(settings: &[&str]) -> Option<Own> {
     if postgres::named().is_none() || postgres::found().is_none() {
         println!("skipped: {} names no PostgreSQL server, or none is installed that could be stopped", postgres::VARIABLE);
         return None;
     }
-    Some(Own::start().expect("it starts"))
+    Some(Own::with(settings).expect("it starts"))
 }
 
 /// A background response that pays, and what its caller was told.
@@ -73,7 +73,7 @@ fn in_the_database(url: &str) -> BTreeMap<String, Option<String>> {
 }
 
 fn stopped_and_started_again(how: Stop) {
-    let Some(mut server) = own() else { return };
+    let Some(mut server) = own(&[]) else { return };
     let (payments, port) = Payments::start();
     let stand = Stand::on(server.url(), 1);
     let urls = format!("http://127.0.0.1:{port}/pay");
@@ -224,4 +224,33 @@ fn postgresql_stopped_for_ten_seconds_loses_and_doubles_nothing() {
 #[test]
 fn postgresql_killed_and_recovered_loses_and_doubles_nothing() {
     stopped_and_started_again(Stop::Killed);
+}
+
+/// What was committed and not yet on disk is gone with the server: the gateways live, and know better.
+#[test]
+fn what_postgresql_forgets_by_a_crash_is_told_it_again() {
+    // It writes by itself so rarely that the crash takes all that no commit waited for.
+    let Some(mut server) = own(&["wal_writer_delay=10s"]) else { return };
+    let stand = Stand::on(server.url(), 1);
+    let (a, b) = (stand.gateway("a"), stand.gateway("b"));
+    let expected = alone(&lasting_model(), &[("Hello there", 200)]).remove(0);
+    let mut reader = background(&a, "bg", &chat_body("Hello there", 200, true), 2);
+    let mut stream = Caller::chat(&a, "fg", &chat_body("Hello there", 200, true));
+    let mut text = stream.read_tokens(2);
+    let mut follower = Follower::of(&b, "bg", 0);
+    let mut told = follower.some(40);
+    server.stop(Stop::Killed).expect("it stops");
+    server.again().expect("it starts again");
+    // Its readers are told the rest, wherever they are, and so is who asks afterwards.
+    let (rest, error) = finish(&mut stream);
+    text += &rest;
+    assert_eq!((text, error), (expected.clone(), None));
+    assert_eq!(finish(&mut reader).1, None);
+    told.extend(follower.all());
+    assert_eq!(whole_text(&told), expected);
+    for gateway in [&a, &b] {
+        assert_eq!(outcome(gateway, "bg"), is("completed", "length"));
+        assert_eq!(Follower::of(gateway, "bg", 0).all(), told);
+    }
+    assert_eq!(in_the_database(&server.url()).get("bg"), Some(&Some("length".to_owned())));
 }

@@ -1,0 +1,105 @@
+//! What the store has taken and may still forget: commits that waited for no disk, until a later one did, or long enough.
+//!
+//! A database server that crashes comes back without the newest of them, while this process lives, goes on behind them and has perhaps told
+//! what they say. So whenever the server may have been away they are said again, in their order, before anything else is. Each is a
+//! compare-and-set that may be repeated: where nothing was forgotten nothing changes.
+//!
+//! Invariant: in the order of their commits, without a gap up to the newest; nothing that is new is committed behind a gap.
+// contract: C-5 C-26
+
+use std::collections::VecDeque;
+use std::time::{Duration, Instant};
+
+use store::{RunStore, StoreError, Survives, Write, Wrote};
+
+/// After so long a commit is on disk: PostgreSQL writes at the latest after three times its `wal_writer_delay`, which is 10 s at most.
+const SURE_AFTER: Duration = Duration::from_secs(30);
+/// Writes that are said again in one commit.
+const GROUP_MAX: usize = 256;
+/// Most writes that are remembered; of more the oldest are forgotten here, too.
+const WRITES_MAX: usize = 65_536;
+
+/// The writes, and as of which connection the store has all of them.
+#[derive(Default)]
+pub(super) struct Unsure {
+    writes: VecDeque<(Instant, Write)>,
+    connected: u64,
+}
+
+impl Unsure {
+    /// Commits behind everything that was committed before, which the store has when this is done.
+    ///
+    /// # Errors
+    /// The store is not there; what it has then is to be found out by trying again.
+    pub(super) async fn commit(&mut self, store: &dyn RunStore, writes: Vec<Write>, survives: Survives) -> Result<Vec<Wrote>, StoreError> {
+        if store.is_exclusive() {
+            // Nobody but this process has it open: it is lost with this process only.
+            return store.commit(writes, survives).await;
+        }
+        loop {
+            let connected = store.connected();
+            self.say_again(store, connected).await?;
+            let wrote = store.commit(writes.clone(), survives).await?;
+            // The server may have come back between the two, or with this very commit.
+            let is_behind_all = store.connected() == connected || self.writes.is_empty() && survives == Survives::Machine;
+            if is_behind_all {
+                self.committed(writes, survives, Instant::now());
+                return Ok(wrote);
+            }
+        }
+    }
+
+    async fn say_again(&mut self, store: &dyn RunStore, connected: u64) -> Result<(), StoreError> {
+        if self.connected != connected {
+            self.forget(Instant::now());
+            let all: Vec<Write> = self.writes.iter().map(|(_, write)| write.clone()).collect();
+            for group in all.chunks(GROUP_MAX) {
+                store.commit(group.to_vec(), Survives::Process).await?;
+            }
+            self.connected = connected;
+        }
+        Ok(())
+    }
+
+    fn committed(&mut self, writes: Vec<Write>, survives: Survives, now: Instant) {
+        match survives {
+            // It takes all earlier ones along.
+            Survives::Machine => self.writes.clear(),
+            Survives::Process => {
+                self.writes.extend(writes.into_iter().map(|write| (now, write)));
+                self.forget(now);
+            }
+        }
+    }
+
+    fn forget(&mut self, now: Instant) {
+        while self.writes.len() > WRITES_MAX || self.writes.front().is_some_and(|(since, _)| now.duration_since(*since) >= SURE_AFTER) {
+            self.writes.pop_front();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use lifecycle::Incarnation;
+
+    use super::*;
+
+    fn beat(n: u128) -> Vec<Write> {
+        vec![Write::Beat { owner: Incarnation(n), name: "a".to_owned() }]
+    }
+
+    #[test]
+    fn what_a_disk_has_or_must_have_by_now_is_not_remembered() {
+        let (mut unsure, begin) = (Unsure::default(), Instant::now());
+        unsure.committed(beat(1), Survives::Process, begin);
+        unsure.committed(beat(2), Survives::Process, begin + Duration::from_secs(10));
+        assert_eq!(unsure.writes.len(), 2);
+        unsure.committed(beat(3), Survives::Process, begin + SURE_AFTER);
+        assert_eq!(unsure.writes.iter().map(|(_, write)| write.clone()).collect::<Vec<_>>(), [beat(2), beat(3)].concat());
+        unsure.committed(beat(4), Survives::Machine, begin + SURE_AFTER);
+        assert!(unsure.writes.is_empty(), "a commit that waited for the disk took them along");
+        unsure.committed((0..WRITES_MAX + 5).flat_map(|_| beat(5)).collect(), Survives::Process, begin + SURE_AFTER);
+        assert_eq!(unsure.writes.len(), WRITES_MAX);
+    }
+}

@@ -38,11 +38,19 @@ impl Postgres {
         if let Some(url) = named() {
             return Ok(Postgres { url, _own: None });
         }
-        programs::install()?;
-        let own = Own::start()?;
+        let own = fresh()?;
         eprintln!("xtask: PostgreSQL at {}", own.url());
         Ok(Postgres { url: own.url(), _own: Some(own) })
     }
+}
+
+/// One of our own, whatever is named; installed if it must be.
+///
+/// # Errors
+/// It is not installed and cannot be, or does not start.
+pub fn fresh() -> anyhow::Result<Own> {
+    programs::install()?;
+    Own::start()
 }
 
 /// Runs a command with a server in its environment.

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use store::{RunStore, StoreError, Survives, Write, Wrote};
 
-/// After so long a commit is on disk: PostgreSQL writes at the latest after three times its `wal_writer_delay`, which is 10 s at most.
+/// After so long, by a server that was there all the time, a commit is on disk: PostgreSQL writes at the latest after three times its `wal_writer_delay`, which is 10 s at most.
 const SURE_AFTER: Duration = Duration::from_secs(30);
 /// Writes that are said again in one commit.
 const GROUP_MAX: usize = 256;
@@ -51,11 +51,13 @@ impl Unsure {
 
     async fn say_again(&mut self, store: &dyn RunStore, connected: u64) -> Result<(), StoreError> {
         if self.connected != connected {
-            self.forget(Instant::now());
+            // However long ago they were: a server that is away brings nothing to its disk.
             let all: Vec<Write> = self.writes.iter().map(|(_, write)| write.clone()).collect();
             for group in all.chunks(GROUP_MAX) {
                 store.commit(group.to_vec(), Survives::Process).await?;
             }
+            let now = Instant::now();
+            self.writes.iter_mut().for_each(|(since, _)| *since = now);
             self.connected = connected;
         }
         Ok(())
@@ -82,11 +84,26 @@ impl Unsure {
 #[cfg(test)]
 mod tests {
     use lifecycle::Incarnation;
+    use store::StoreConfig;
+    use store::memory::Memory;
 
     use super::*;
 
     fn beat(n: u128) -> Vec<Write> {
         vec![Write::Beat { owner: Incarnation(n), name: "a".to_owned() }]
+    }
+
+    // A server that is away for longer than what makes a commit sure has not made it sure.
+    #[tokio::test]
+    async fn time_that_the_server_was_away_makes_nothing_sure() {
+        let store = Memory::new(StoreConfig::at("memory"), false);
+        let (mut unsure, moment) = (Unsure::default(), store.moment());
+        let begin = Instant::now();
+        unsure.committed(beat(1), Survives::Process, begin.checked_sub(2 * SURE_AFTER).unwrap_or(begin));
+        store.crash_back_to(&moment);
+        unsure.commit(&*store, beat(2), Survives::Process).await.expect("the store is there");
+        assert_eq!(unsure.writes.iter().map(|(_, write)| write.clone()).collect::<Vec<_>>(), [beat(1), beat(2)].concat());
+        assert!(unsure.writes.iter().all(|(since, _)| *since >= begin), "it was said again, and counts from then on");
     }
 
     #[test]

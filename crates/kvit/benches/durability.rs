@@ -28,7 +28,7 @@ const ATTACH: Duration = Duration::from_secs(1);
 /// Runs by which two counts of callgrind differ: it counts a process from its beginning to its end.
 const GRIND_RUNS: usize = 100;
 /// How often it counts: threads meet in another order each time.
-const GRINDS: usize = 5;
+const GRINDS: usize = 3;
 /// System calls that wait for a disk.
 const WAITS: [&str; 6] = ["fsync", "fdatasync", "sync_file_range", "msync", "syncfs", "sync"];
 

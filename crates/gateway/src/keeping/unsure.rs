@@ -16,14 +16,30 @@ use store::{RunStore, StoreError, Survives, Write, Wrote};
 const SURE_AFTER: Duration = Duration::from_secs(30);
 /// Writes that are said again in one commit.
 const GROUP_MAX: usize = 256;
-/// Most writes that are remembered; of more the oldest are forgotten here, too.
+/// With so many writes, or so many bytes of content in them, the next commit waits for the disk and takes them along.
 const WRITES_MAX: usize = 65_536;
+const BYTES_MAX: usize = 32 * 1024 * 1024;
 
 /// The writes, and as of which connection the store has all of them.
 #[derive(Default)]
 pub(super) struct Unsure {
     writes: VecDeque<(Instant, Write)>,
+    /// Of content in them.
+    bytes: usize,
     connected: u64,
+}
+
+/// Bytes of a write that a caller or a run decides on.
+fn bytes(write: &Write) -> usize {
+    match write {
+        Write::Accept(new) | Write::Disown { new, .. } => new.request.as_ref().map_or(0, Vec::len),
+        Write::Append { events, .. } => events.iter().map(|event| event.body.len()).sum(),
+        Write::End { last, hooks, .. } => {
+            last.as_ref().map_or(0, |event| event.body.len()) + hooks.iter().map(|hook| hook.body.len()).sum::<usize>()
+        }
+        Write::Record { record, .. } => record.len(),
+        _ => 0,
+    }
 }
 
 impl Unsure {
@@ -36,6 +52,8 @@ impl Unsure {
             // Nobody but this process has it open: it is lost with this process only.
             return store.commit(writes, survives).await;
         }
+        let is_full = self.writes.len() >= WRITES_MAX || self.bytes >= BYTES_MAX;
+        let survives = if is_full { Survives::Machine } else { survives };
         loop {
             let connected = store.connected();
             self.say_again(store, connected).await?;
@@ -66,8 +84,12 @@ impl Unsure {
     fn committed(&mut self, writes: Vec<Write>, survives: Survives, now: Instant) {
         match survives {
             // It takes all earlier ones along.
-            Survives::Machine => self.writes.clear(),
+            Survives::Machine => {
+                self.writes.clear();
+                self.bytes = 0;
+            }
             Survives::Process => {
+                self.bytes += writes.iter().map(bytes).sum::<usize>();
                 self.writes.extend(writes.into_iter().map(|write| (now, write)));
                 self.forget(now);
             }
@@ -75,15 +97,16 @@ impl Unsure {
     }
 
     fn forget(&mut self, now: Instant) {
-        while self.writes.len() > WRITES_MAX || self.writes.front().is_some_and(|(since, _)| now.duration_since(*since) >= SURE_AFTER) {
-            self.writes.pop_front();
+        let is_sure = |(since, _): &mut (Instant, Write)| now.duration_since(*since) >= SURE_AFTER;
+        while let Some((_, write)) = self.writes.pop_front_if(is_sure) {
+            self.bytes -= bytes(&write);
         }
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use lifecycle::Incarnation;
+    use lifecycle::{Delivery, Incarnation, RunId, RunKey, Tenant};
     use store::StoreConfig;
     use store::memory::Memory;
 
@@ -116,7 +139,17 @@ mod tests {
         assert_eq!(unsure.writes.iter().map(|(_, write)| write.clone()).collect::<Vec<_>>(), [beat(2), beat(3)].concat());
         unsure.committed(beat(4), Survives::Machine, begin + SURE_AFTER);
         assert!(unsure.writes.is_empty(), "a commit that waited for the disk took them along");
-        unsure.committed((0..WRITES_MAX + 5).flat_map(|_| beat(5)).collect(), Survives::Process, begin + SURE_AFTER);
-        assert_eq!(unsure.writes.len(), WRITES_MAX);
+    }
+
+    #[tokio::test]
+    async fn when_there_is_much_of_it_the_next_commit_waits_for_the_disk() {
+        let store = Memory::new(StoreConfig::at("memory"), false);
+        let run = RunKey { tenant: Tenant::default(), run: RunId::parse("r").expect("an id") };
+        let record = Write::Record { run, owner: Incarnation(1), delivery: Delivery::None, record: vec![0; BYTES_MAX / 4] };
+        let mut unsure = Unsure::default();
+        for kept in [1, 2, 3, 4, 0] {
+            unsure.commit(&*store, vec![record.clone()], Survives::Process).await.expect("the store is there");
+            assert_eq!((unsure.writes.len(), unsure.bytes), (kept, kept * BYTES_MAX / 4));
+        }
     }
 }

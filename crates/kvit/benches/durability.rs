@@ -26,7 +26,9 @@ const PATIENCE: Duration = Duration::from_secs(60);
 /// Time for a tool to find a server's threads.
 const ATTACH: Duration = Duration::from_secs(1);
 /// Runs by which two counts of callgrind differ: it counts a process from its beginning to its end.
-const GRIND_RUNS: usize = 100;
+const GRIND_RUNS: usize = 25;
+/// And before them.
+const GRIND_WARM: usize = 5;
 /// How often it counts: threads meet in another order each time.
 const GRINDS: usize = 3;
 /// System calls that wait for a disk.
@@ -158,7 +160,7 @@ impl Bench {
         command.args(["--tool=callgrind", "--quiet", "--fair-sched=try"]);
         command.arg(format!("--callgrind-out-file={}", out.display())).arg(KVIT);
         let server = Server::start(command, &self.model, &store);
-        server.runs(WARM + runs, callers);
+        server.runs(GRIND_WARM + runs, callers);
         assert!(server.end(), "it ends in good order under callgrind");
         callgrind(&std::fs::read_to_string(&out).ok()?)
     }

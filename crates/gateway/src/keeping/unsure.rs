@@ -29,6 +29,12 @@ pub(super) struct Unsure {
     connected: u64,
 }
 
+/// An accept that led to another run, or to none, has made none, and another time it might: then nobody would know of it. The others are bound
+/// to their attempt, number or state, and where they were refused they are again.
+fn may_be_repeated(write: &Write, wrote: &Wrote) -> bool {
+    !matches!(write, Write::Accept(_)) || matches!(wrote, Wrote::Accepted(_))
+}
+
 /// Bytes of a write that a caller or a run decides on.
 fn bytes(write: &Write) -> usize {
     match write {
@@ -61,7 +67,7 @@ impl Unsure {
             // The server may have come back between the two, or with this very commit.
             let is_behind_all = store.connected() == connected || self.writes.is_empty() && survives == Survives::Machine;
             if is_behind_all {
-                self.committed(writes, survives, Instant::now());
+                self.committed(writes.into_iter().zip(&wrote), survives, Instant::now());
                 return Ok(wrote);
             }
         }
@@ -81,7 +87,7 @@ impl Unsure {
         Ok(())
     }
 
-    fn committed(&mut self, writes: Vec<Write>, survives: Survives, now: Instant) {
+    fn committed<'a>(&mut self, done: impl Iterator<Item = (Write, &'a Wrote)>, survives: Survives, now: Instant) {
         match survives {
             // It takes all earlier ones along.
             Survives::Machine => {
@@ -89,8 +95,10 @@ impl Unsure {
                 self.bytes = 0;
             }
             Survives::Process => {
-                self.bytes += writes.iter().map(bytes).sum::<usize>();
-                self.writes.extend(writes.into_iter().map(|write| (now, write)));
+                for (write, _) in done.filter(|(write, wrote)| may_be_repeated(write, wrote)) {
+                    self.bytes += bytes(&write);
+                    self.writes.push_back((now, write));
+                }
                 self.forget(now);
             }
         }
@@ -106,11 +114,52 @@ impl Unsure {
 
 #[cfg(test)]
 mod tests {
-    use lifecycle::{Delivery, Incarnation, RunId, RunKey, Tenant};
-    use store::StoreConfig;
+    use lifecycle::{Cause, Delivery, Incarnation, OnDisconnect, RunId, RunKey, Tenant};
     use store::memory::Memory;
+    use store::{NewRun, StoreConfig};
 
     use super::*;
+
+    fn done(unsure: &mut Unsure, writes: Vec<Write>, survives: Survives, now: Instant) {
+        unsure.committed(writes.into_iter().map(|write| (write, &Wrote::Done)), survives, now);
+    }
+
+    /// An accept with a key that all have.
+    fn accept(fresh: &str) -> Vec<Write> {
+        let new = NewRun {
+            tenant: Tenant::default(),
+            wish: None,
+            fresh: RunId::parse(fresh).expect("an id"),
+            door: "chat".into(),
+            model: "tiny".into(),
+            caller: "anonymous".into(),
+            on_disconnect: OnDisconnect::Cancel,
+            keeps: true,
+            owner: Incarnation(1),
+            created_ms: 1,
+            expires_ms: None,
+            request: None,
+            joining: Some(("k".into(), [0; 32])),
+        };
+        vec![Write::Accept(Box::new(new))]
+    }
+
+    #[tokio::test]
+    async fn an_accept_that_led_to_another_run_is_not_said_again() {
+        let store = Memory::new(StoreConfig::at("memory"), false);
+        let mut unsure = Unsure::default();
+        let first = unsure.commit(&*store, accept("f1"), Survives::Process).await.expect("the store is there");
+        assert!(matches!(first[..], [Wrote::Accepted(_)]), "{first:?}");
+        let second = unsure.commit(&*store, accept("f2"), Survives::Process).await.expect("the store is there");
+        assert!(matches!(second[..], [Wrote::Joined(_)]), "{second:?}");
+        // The run that it led to can be joined no more, and then the server is another connection.
+        let run = RunKey { tenant: Tenant::default(), run: RunId::parse("f1").expect("an id") };
+        let want = Write::Want { run, cause: Cause::CancelRequested };
+        unsure.commit(&*store, vec![want], Survives::Process).await.expect("the store is there");
+        store.crash_back_to(&store.moment());
+        unsure.commit(&*store, beat(1), Survives::Process).await.expect("the store is there");
+        assert_eq!(store.owned(Incarnation(1), 10).await.expect("the store is there").len(), 1);
+    }
 
     fn beat(n: u128) -> Vec<Write> {
         vec![Write::Beat { owner: Incarnation(n), name: "a".to_owned() }]
@@ -122,7 +171,7 @@ mod tests {
         let store = Memory::new(StoreConfig::at("memory"), false);
         let (mut unsure, moment) = (Unsure::default(), store.moment());
         let begin = Instant::now();
-        unsure.committed(beat(1), Survives::Process, begin.checked_sub(2 * SURE_AFTER).unwrap_or(begin));
+        done(&mut unsure, beat(1), Survives::Process, begin.checked_sub(2 * SURE_AFTER).unwrap_or(begin));
         store.crash_back_to(&moment);
         unsure.commit(&*store, beat(2), Survives::Process).await.expect("the store is there");
         assert_eq!(unsure.writes.iter().map(|(_, write)| write.clone()).collect::<Vec<_>>(), [beat(1), beat(2)].concat());
@@ -132,12 +181,12 @@ mod tests {
     #[test]
     fn what_a_disk_has_or_must_have_by_now_is_not_remembered() {
         let (mut unsure, begin) = (Unsure::default(), Instant::now());
-        unsure.committed(beat(1), Survives::Process, begin);
-        unsure.committed(beat(2), Survives::Process, begin + Duration::from_secs(10));
+        done(&mut unsure, beat(1), Survives::Process, begin);
+        done(&mut unsure, beat(2), Survives::Process, begin + Duration::from_secs(10));
         assert_eq!(unsure.writes.len(), 2);
-        unsure.committed(beat(3), Survives::Process, begin + SURE_AFTER);
+        done(&mut unsure, beat(3), Survives::Process, begin + SURE_AFTER);
         assert_eq!(unsure.writes.iter().map(|(_, write)| write.clone()).collect::<Vec<_>>(), [beat(2), beat(3)].concat());
-        unsure.committed(beat(4), Survives::Machine, begin + SURE_AFTER);
+        done(&mut unsure, beat(4), Survives::Machine, begin + SURE_AFTER);
         assert!(unsure.writes.is_empty(), "a commit that waited for the disk took them along");
     }
 

@@ -7,6 +7,7 @@
 mod outside;
 
 use std::collections::BTreeSet;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use async_trait::async_trait;
@@ -52,12 +53,16 @@ struct State {
     readers: BTreeSet<(Incarnation, RunKey)>,
 }
 
+/// What a store has at a moment.
+pub struct Moment(State);
+
 /// The store.
 pub struct Memory {
     state: Mutex<State>,
     config: StoreConfig,
     exclusive: bool,
     away: Mutex<bool>,
+    connected: AtomicU64,
     wakes: broadcast::Sender<Wake>,
 }
 
@@ -65,12 +70,23 @@ impl Memory {
     /// An empty store. `exclusive` is what [`RunStore::is_exclusive`] says.
     pub fn new(config: StoreConfig, exclusive: bool) -> Arc<Memory> {
         let (wakes, _) = broadcast::channel(config.wakes_max.max(1));
-        Arc::new(Memory { state: Mutex::default(), config, exclusive, away: Mutex::new(false), wakes })
+        Arc::new(Memory { state: Mutex::default(), config, exclusive, away: Mutex::new(false), connected: AtomicU64::new(0), wakes })
     }
 
     /// As long as it is away everything is [`StoreError::Unavailable`] and changes nothing.
     pub fn set_away(&self, away: bool) {
         *self.away.lock().unwrap_or_else(PoisonError::into_inner) = away;
+    }
+
+    /// What it has now.
+    pub fn moment(&self) -> Moment {
+        Moment(self.state.lock().unwrap_or_else(PoisonError::into_inner).clone())
+    }
+
+    /// As when a server crashes and comes back with what its disk had at that moment.
+    pub fn crash_back_to(&self, moment: &Moment) {
+        *self.state.lock().unwrap_or_else(PoisonError::into_inner) = moment.0.clone();
+        self.connected.fetch_add(1, Ordering::SeqCst);
     }
 
     fn state(&self) -> Result<MutexGuard<'_, State>, StoreError> {
@@ -392,5 +408,9 @@ impl RunStore for Memory {
 
     fn is_exclusive(&self) -> bool {
         self.exclusive
+    }
+
+    fn connected(&self) -> u64 {
+        self.connected.load(Ordering::SeqCst)
     }
 }

@@ -1,11 +1,11 @@
 """The cells of `bench/upstreams.py`: in which phase a caller leaves, how, and what has to be true afterwards.
 
-A phase is entered by what is seen: the run's own record, what the caller has read, one look at the engine. Nothing waits for a time alone. A
-deadline cannot be told to fall into a phase, so it is set by how long the phases took before, and where it fell is looked at afterwards; one
-that missed is tried again, earlier or later.
+A phase is entered by what is seen: the run's own record, what the caller has read, one look at the engine. Nothing waits for a time alone.
+A deadline cannot be told to fall into a phase, so it is set by how long the phases took before, and where it fell is looked at afterwards;
+one that missed is tried again, earlier or later.
 
-Invariant: a cell is done only if its phase was seen and everything that it asserts holds. After the caller has left, the engine is looked at
-once, when the run has settled, and not before.
+Invariant: a cell is done only if its phase was seen and everything that it asserts holds. After the caller has left, the engine is looked
+at once, when the run has settled, and not before.
 """
 
 import dataclasses
@@ -17,11 +17,14 @@ from upstream_caller import Caller
 WAYS = ["close", "RST", "cancel", "deadline"]
 CAUSES = {"close": "client_closed", "RST": "client_reset", "cancel": "cancel_requested", "deadline": "client_deadline"}
 QUEUED = "queued"
-PHASES = [QUEUED, "before headers", "headers, no token", "prefill", "early decode", "late decode"]
+LONG = "long prefill"
+PHASES = [QUEUED, "before headers", "headers, no token", "prefill", LONG, "early decode", "late decode"]
+NO_TOKEN = ("before headers", "headers, no token", "prefill", LONG)
 EARLY, LATE, MAX_TOKENS = 3, 40, 80
-TRIES = 8
+TRIES = 12
 PREFILL_S = 4  # how long the prompt of a cell should take, so that there is a phase to leave in
-WORDS_MIN, WORDS_MAX = 60, 700
+LONG_PREFILL_S = 30  # far longer than a proof is looked for
+WORDS_MIN, WORDS_MAX, WORDS_LONG_MAX = 60, 300, 850  # the last fills a slot of 4096 tokens
 FILLER_TOKENS = 200
 STORM = 300
 
@@ -57,13 +60,18 @@ def not_applicable(phase, stream):
     return ""
 
 
+def rows(phases):
+    """(phase, streaming) of the table, top down. A long prefill is the same to the engine whether it streams or not."""
+    return [(phase, stream) for phase in phases for stream in (True, False) if stream or phase != LONG]
+
+
 class Cells:
     """All cells of one engine behind one gateway."""
 
     def __init__(self, engine, gateway, slots, say):
         self.engine, self.gateway, self.slots, self.say = engine, gateway, slots, say
         self.numbers, self.tag = itertools.count(1), format(time.time_ns() // 1_000_000, "x")
-        self.words = WORDS_MIN
+        self.words, self.words_long = WORDS_MIN, WORDS_LONG_MAX
         self.times = {}
 
     def name(self, what):
@@ -97,6 +105,8 @@ class Cells:
         wanted = int(self.words * PREFILL_S / prefill)
         self.words = max(WORDS_MIN, min(WORDS_MAX, wanted))
         self.times, prompt = self.timed()
+        prefill = max(self.times["first"] - self.times["head"], 0.01)
+        self.words_long = max(self.words, min(WORDS_LONG_MAX, int(self.words * LONG_PREFILL_S / prefill)))
         self.say(f"a prompt of {prompt} tokens; seconds to " + ", ".join(f"{mark} {t:.2f}" for mark, t in self.times.items()))
 
     def timeout(self, phase):
@@ -106,6 +116,7 @@ class Cells:
             "before headers": at["head"] / 2,
             "headers, no token": (at["head"] + at["first"]) / 2,
             "prefill": (at["head"] + at["first"]) / 2,
+            LONG: (at["head"] + at["first"]) / 2,
             "early decode": (at["early"] + at["late"]) / 2,
             "late decode": (at["late"] + at["end"]) / 2,
         }
@@ -121,7 +132,8 @@ class Cells:
         for result.tries in range(1, TRIES + 1):
             self.engine.idle()
             self.engine.begin()
-            caller = self.call("cell", stream, self.words, MAX_TOKENS, max(1, int(seconds * 1000)) if way == "deadline" else None)
+            words = self.words_long if phase == LONG else self.words
+            caller = self.call("cell", stream, words, MAX_TOKENS, max(1, int(seconds * 1000)) if way == "deadline" else None)
             try:
                 self.enter(phase, caller, stream)
                 caller.leave(way)
@@ -153,7 +165,7 @@ class Cells:
         elif phase == "headers, no token":
             if not caller.read_until(lambda: caller.head):
                 raise Missed(False, ended)
-        elif phase == "prefill":
+        elif phase in ("prefill", LONG):
             self.watch(caller, lambda working, generated: working > 0)
         elif stream:
             least = EARLY if phase == "early decode" else LATE
@@ -175,7 +187,7 @@ class Cells:
         """The caller has read nothing that belongs to a later phase, up to its leaving."""
         if phase == "before headers" and caller.answer.status == 200:
             raise Missed(True, "its head had come")
-        if phase in ("headers, no token", "prefill") and caller.tokens > 0:
+        if phase in NO_TOKEN and caller.tokens > 0:
             raise Missed(True, "a token had come")
         if phase == "headers, no token" and not caller.head:
             raise Missed(False, "no head had come")
@@ -188,7 +200,7 @@ class Cells:
         cause = (record.get("outcome") or {}).get("cause")
         if cause in ("stop", "length"):
             raise Missed(True, f"it had ended by itself ({cause})")
-        if phase in ("before headers", "headers, no token", "prefill") and record["tokens"]["generated"] > 0:
+        if phase in NO_TOKEN and record["tokens"]["generated"] > 0:
             raise Missed(True, f"the gateway had {record['tokens']['generated']} tokens ({way})")
 
     def judge(self, result, record, after, others):
@@ -254,7 +266,7 @@ class Cells:
     # Many at once.
 
     def storm(self):
-        """So many callers leave in the order in which they came: each leaving lets the next run be sent, whose own leaving is then on its way."""
+        """So many callers leave in the order in which they came: each leaving lets the next run be sent, and that one is left next."""
         self.engine.idle()
         ways = ["close", "RST", "cancel"]
         callers = [(self.call("storm", number % 2 == 0, WORDS_MIN, MAX_TOKENS), ways[number % 3]) for number in range(STORM)]

@@ -15,7 +15,7 @@ import subprocess
 import sys
 
 from llama_server import DEFAULT_COMMAND, ServerError
-from upstream_cells import EARLY, LATE, MAX_TOKENS, PHASES, QUEUED, STORM, WAYS, Cells
+from upstream_cells import EARLY, LATE, MAX_TOKENS, PHASES, QUEUED, STORM, WAYS, Cells, rows
 from upstream_engines import Gateway, LlamaCpp, Vllm, file_limit
 
 VLLM_COMMAND = "../shared/stacks/vllm.sh"
@@ -38,17 +38,17 @@ def shown(result):
 def table(found):
     """The Markdown of one engine's run."""
     lines = [
-        f"{found['engine']} {found['version']}, {found['slots']} slots, `kvit gateway` {found['kvit']}, on {found['machine']}, {found['date']}. "
+        f"{found['engine']} {found['version']}, {found['slots']} slots, `kvit gateway` {found['kvit']}, on {found['machine']}, "
+        f"{found['date']}. "
         f"Prompt of a cell: about {found['prompt_s']:.1f} s of prefill; {found['tokens'][2]} tokens at most; early is from token "
         f"{found['tokens'][0]} on, late from token {found['tokens'][1]} on.",
         "",
         "| phase | | " + " | ".join(WAYS) + " |",
         "|---|---|" + "---|" * len(WAYS),
     ]
-    for phase in PHASES:
-        for stream in (True, False):
-            row = [next(c for c in found["cells"] if (c["phase"], c["stream"], c["way"]) == (phase, stream, way)) for way in WAYS]
-            lines.append(f"| {phase} | {'streaming' if stream else 'not'} | " + " | ".join(map(shown, row)) + " |")
+    for phase, stream in rows(PHASES):
+        row = [next(c for c in found["cells"] if (c["phase"], c["stream"], c["way"]) == (phase, stream, way)) for way in WAYS]
+        lines.append(f"| {phase} | {'streaming' if stream else 'not'} | " + " | ".join(map(shown, row)) + " |")
     reasons = {(c["phase"], c["why_not"]) for c in found["cells"] if c["why_not"]}
     lines += ["", *(f"Not applicable ({phase}): {why}." for phase, why in sorted(reasons))]
     storm = found["storm"]
@@ -57,7 +57,8 @@ def table(found):
         lines += [
             "",
             f"{storm['left']} callers at once that left in the order in which they came: {levels}. When all had settled the engine counted "
-            f"{storm['at_once']} requests, and then {storm['left_over']}; no run was left in the gateway, and the next request was answered.",
+            f"{storm['at_once']} requests, and then {storm['left_over']}; no run was left in the gateway, and the next request was "
+            "answered.",
         ]
     return "\n".join(lines)
 
@@ -95,10 +96,10 @@ def measure(args, log):
         cells = Cells(engine, gateway, args.slots, lambda text: print(text, file=sys.stderr, flush=True))
         cells.calibrate()
         results = cells.queued() if QUEUED in phases else []
-        wanted = [(phase, stream, way) for phase in phases if phase != QUEUED for stream in (True, False) for way in args.way or WAYS]
+        wanted = [(phase, stream, way) for phase, stream in rows(phases) if phase != QUEUED for way in args.way or WAYS]
         for phase, stream, way in wanted:
             result = cells.cell(phase, stream, way)
-            cells.say(f"{phase}, {'streaming' if stream else 'not'}, {way}: {result.level or result.why_not} {result.waste} {result.faults}")
+            cells.say(f"{phase}, {'streaming' if stream else 'not'}, {way}: {shown(vars(result))} {result.faults or ''}")
             results.append(result)
         storm = None if args.phase or args.way else cells.storm()
         version = subprocess.run([args.kvit, "--version"], stdout=subprocess.PIPE, text=True, check=True).stdout.split()[-1]

@@ -8,8 +8,11 @@ Invariant: a cell is done only if its phase was seen and everything that it asse
 at once, when the run has settled, and not before.
 """
 
+import collections
+import concurrent.futures
 import dataclasses
 import itertools
+import threading
 import time
 
 from upstream_caller import Caller
@@ -265,30 +268,46 @@ class Cells:
 
     # Many at once.
 
-    def storm(self):
-        """So many callers leave in the order in which they came: each leaving lets the next run be sent, and that one is left next."""
+    def storm(self, wide):
+        """So many callers at once, each of which leaves as soon as its run is known. `wide` says whether the gateway has a slot for each,
+        so that all of them are on their way to the engine by then, or only as many as the engine has, so that most of them wait."""
         self.engine.idle()
-        ways = ["close", "RST", "cancel"]
-        callers = [(self.call("storm", number % 2 == 0, WORDS_MIN, MAX_TOKENS), ways[number % 3]) for number in range(STORM)]
-        while not self.gateway.run(callers[-1][0].name):
-            callers[-1][0].read(0.01)
-        for caller, way in callers:
-            caller.leave(way)
+        start = threading.Barrier(STORM)
+        with concurrent.futures.ThreadPoolExecutor(STORM) as pool:
+            left = [pool.submit(self.one_of_many, number, start) for number in range(STORM)]
+            callers = [one.result() for one in left]
         records = [(way, self.gateway.settled(caller.name)) for caller, way in callers]
+        at_once = self.engine.present()
         for caller, _ in callers:
             caller.drop()
-        at_once = self.engine.present()
         self.engine.idle()
+        faults = self.nothing_goes_on()
         live = [run["id"] for run in self.gateway.ask("GET", "/v1/runs?limit=1000")[1].get("data", []) if not run["settled"]]
-        faults = [f"{way}: cause {record['outcome']['cause']}" for way, record in records if record["outcome"]["cause"] != CAUSES[way]]
         faults += [f"{len(live)} runs have not settled: {live[:3]}"] if live else []
-        counts = {}
-        for _, record in records:
-            key = "never sent" if record["attempt"] == 0 else record["guarantee"]
-            counts[key] = counts.get(key, 0) + 1
+        faults += [f"{way}: cause {record['outcome']['cause']}" for way, record in records if record["outcome"]["cause"] != CAUSES[way]]
+        levels = collections.Counter("never sent" if record["attempt"] == 0 else record["guarantee"] for _, record in records)
+        if at_once and levels["best_effort"] == 0:
+            faults.append(f"all are proven gone, and the engine still counts {at_once}")
+        self.say(f"  {STORM} left: {dict(levels)}; the engine counted {at_once} when all had settled, then 0 {faults or ''}")
+        return {"wide": wide, "left": STORM, "levels": dict(levels), "at_once": at_once, "faults": faults}
+
+    def one_of_many(self, number, start):
+        way = WAYS[number % 3]  # a deadline cannot be told to fall there
+        start.wait()
+        caller = self.call("storm", number % 2 == 0, WORDS_MIN, MAX_TOKENS)
+        while not self.gateway.run(caller.name):
+            caller.read(0.001)
+        caller.leave(way)
+        return caller, way
+
+    def nothing_goes_on(self):
+        """One more request is answered, and the engine's own sums move by that alone."""
+        before = self.engine.totals()
         after = self.call("after", True, WORDS_MIN, EARLY)
         after.read_until(lambda: after.over)
-        if after.tokens < 1 or self.gateway.settled(after.name)["outcome"]["kind"] != "completed":
-            faults.append("a request after it was not answered")
-        self.say(f"  {STORM} left: {counts}; the engine counted {at_once} when all had settled, then 0")
-        return {"left": STORM, "levels": counts, "at_once": at_once, "left_over": 0, "faults": faults}
+        self.gateway.settled(after.name)
+        prompt, cached, new = after.usage()
+        self.engine.idle()
+        now = self.engine.totals()
+        moved, its = (now[0] - before[0], now[1] - before[1]), (prompt - (0 if self.engine.cached_is_counted else cached), new)
+        return [] if moved == its else [f"the engine's own sums moved by {moved} over a request of {its}: something else goes on"]

@@ -7,6 +7,7 @@ not as it has to be. With --write FILE the table is put between the two marker c
 
 import argparse
 import datetime
+import functools
 import json
 import pathlib
 import platform
@@ -51,14 +52,14 @@ def table(found):
         lines.append(f"| {phase} | {'streaming' if stream else 'not'} | " + " | ".join(map(shown, row)) + " |")
     reasons = {(c["phase"], c["why_not"]) for c in found["cells"] if c["why_not"]}
     lines += ["", *(f"Not applicable ({phase}): {why}." for phase, why in sorted(reasons))]
-    storm = found["storm"]
-    if storm:
+    for storm in found["storms"]:
         levels = ", ".join(f"{count} {name if name == 'never sent' else f'`{name}`'}" for name, count in sorted(storm["levels"].items()))
+        slots = "a slot for each" if storm["wide"] else f"{found['slots']} slots"
         lines += [
             "",
-            f"{storm['left']} callers at once that left in the order in which they came: {levels}. When all had settled the engine counted "
-            f"{storm['at_once']} requests, and then {storm['left_over']}; no run was left in the gateway, and the next request was "
-            "answered.",
+            f"{storm['left']} callers at once, each of which left (FIN, RST, cancel) as soon as its run was known, at a gateway with "
+            f"{slots}: {levels}. When all had settled the engine counted {storm['at_once']} requests, and later 0; no run was left in the gateway, "
+            "and one more request moved the engine's own sums by that request alone.",
         ]
     return "\n".join(lines)
 
@@ -69,7 +70,7 @@ def faults(found):
     for cell in found["cells"]:
         where = f"{cell['phase']}, {'streaming' if cell['stream'] else 'not streaming'}, {cell['way']}"
         said += [f"{where}: {fault}" for fault in cell["faults"]]
-    return said + [f"{STORM} at once: {fault}" for fault in (found["storm"] or {}).get("faults", [])]
+    return said + [f"{STORM} at once: {fault}" for storm in found["storms"] for fault in storm["faults"]]
 
 
 def put(text, kind, made):
@@ -88,20 +89,32 @@ def machine():
     return f"{len(count) or '?'} cores of {found[1].strip() if found else platform.machine()}"
 
 
-def measure(args, log):
-    make = {"llama": lambda: LlamaCpp(args.server_cmd or DEFAULT_COMMAND, args.slots, args.threads, log)}
-    make["vllm"] = lambda: Vllm(args.server_cmd or VLLM_COMMAND, log)
-    phases = args.phase or PHASES
-    with make[args.engine]() as engine, Gateway(args.kvit, engine, args.slots, log) as gateway:
-        cells = Cells(engine, gateway, args.slots, lambda text: print(text, file=sys.stderr, flush=True))
-        cells.calibrate()
-        results = cells.queued() if QUEUED in phases else []
-        wanted = [(phase, stream, way) for phase, stream in rows(phases) if phase != QUEUED for way in args.way or WAYS]
-        for phase, stream, way in wanted:
+def some(cells, phases, ways):
+    """Those cells, one after the other."""
+    cells.calibrate()
+    results = cells.queued() if QUEUED in phases else []
+    for phase, stream in rows(phases):
+        for way in ways if phase != QUEUED else []:
             result = cells.cell(phase, stream, way)
             cells.say(f"{phase}, {'streaming' if stream else 'not'}, {way}: {shown(vars(result))} {result.faults or ''}")
             results.append(result)
-        storm = None if args.phase or args.way else cells.storm()
+    return results
+
+
+def measure(args, log):
+    make = {"llama": lambda: LlamaCpp(args.server_cmd or DEFAULT_COMMAND, args.slots, args.threads, log)}
+    make["vllm"] = lambda: Vllm(args.server_cmd or VLLM_COMMAND, log)
+    phases = args.phase or ([] if args.storms else PHASES)
+    with make[args.engine]() as engine:
+        results, storms, took = [], [], 0
+        for wide in (False, True):
+            with Gateway(args.kvit, engine, STORM if wide else args.slots, log) as gateway:
+                cells = Cells(engine, gateway, args.slots, functools.partial(print, file=sys.stderr, flush=True))
+                if not wide and phases:
+                    results = some(cells, phases, args.way or WAYS)
+                    took = cells.times["first"]
+                if not (args.phase or args.way):
+                    storms.append(cells.storm(wide))
         version = subprocess.run([args.kvit, "--version"], stdout=subprocess.PIPE, text=True, check=True).stdout.split()[-1]
         return {
             "engine": engine.title,
@@ -111,10 +124,10 @@ def measure(args, log):
             "slots": args.slots,
             "machine": machine(),
             "date": datetime.date.today().isoformat(),
-            "prompt_s": cells.times["first"],
+            "prompt_s": took,
             "tokens": [EARLY, LATE, MAX_TOKENS],
             "cells": [vars(result) for result in results],
-            "storm": storm,
+            "storms": storms,
         }
 
 
@@ -127,6 +140,7 @@ def main():
     parser.add_argument("--threads", type=int, default=1, help="of llama-server (default: %(default)s)")
     parser.add_argument("--phase", action="append", choices=PHASES, help="only these; then no table")
     parser.add_argument("--way", action="append", choices=WAYS, help="only these; then no table")
+    parser.add_argument("--storms", action="store_true", help="only many callers at once; then no table")
     parser.add_argument("--log", default="/dev/null", help="where engine and gateway write to (default: %(default)s)")
     parser.add_argument("--json", metavar="FILE", help="everything that was found")
     parser.add_argument("--write", metavar="FILE", help="puts the table between its markers in this file")
@@ -140,11 +154,12 @@ def main():
     if args.json:
         pathlib.Path(args.json).write_text(json.dumps(found, indent=1) + "\n")
     said = faults(found)
-    if not (args.phase or args.way):
+    whole = not (args.phase or args.way or args.storms)
+    if whole:
         print(table(found))
     if said:
         sys.exit("\n".join(said))
-    if args.write and not (args.phase or args.way):
+    if args.write and whole:
         path = pathlib.Path(args.write)
         path.write_text(put(path.read_text(), found["kind"], table(found)))
 

@@ -58,8 +58,8 @@ def table(found):
         lines += [
             "",
             f"{storm['left']} callers at once, each of which left (FIN, RST, cancel) as soon as its run was known, at a gateway with "
-            f"{slots}: {levels}. When all had settled the engine counted {storm['at_once']} requests, and later 0; no run was left in the gateway, "
-            "and one more request moved the engine's own sums by that request alone.",
+            f"{slots}: {levels}. When all had settled the engine counted {storm['at_once']} requests, and later 0; no run was left in "
+            "the gateway, and one more request moved the engine's own sums by that request alone.",
         ]
     return "\n".join(lines)
 

@@ -41,7 +41,7 @@ def table(found):
     lines = [
         f"{found['engine']} {found['version']}, {found['slots']} slots, `kvit gateway` {found['kvit']}, on {found['machine']}, "
         f"{found['date']}. "
-        f"Prompt of a cell: about {found['prompt_s']:.1f} s of prefill; {found['tokens'][2]} tokens at most; early is from token "
+        f"Prefill of a cell without a token: about {found['prompt_s']:.1f} s; {found['tokens'][2]} tokens at most; early is from token "
         f"{found['tokens'][0]} on, late from token {found['tokens'][1]} on.",
         "",
         "| phase | | " + " | ".join(WAYS) + " |",

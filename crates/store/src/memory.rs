@@ -117,7 +117,8 @@ impl State {
             }
             Write::Begin { run, from, owner } => {
                 let attempt = AttemptId { key: run, attempt: from };
-                let Some(kept) = self.current(&attempt, owner) else { return self.stands(&attempt.key) };
+                let has_next = |kept: &&mut Kept| kept.run.attempt < u32::MAX;
+                let Some(kept) = self.current(&attempt, owner).filter(has_next) else { return self.stands(&attempt.key) };
                 kept.run.attempt += 1;
                 Wrote::Done
             }

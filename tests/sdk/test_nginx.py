@@ -6,69 +6,33 @@ nginx speaks HTTP/1.1 to kvit, as deployments do, and closes its side when its o
 # field: F-02, F-04, F-08
 
 import json
-import os
-import shutil
 import socket
-import subprocess
 import time
 import urllib.parse
 
 import httpx
 import pytest
 
+import own
+from edge import Edge
 from server import ANY, LEFT, SERVER, STORY, ask, assert_gone, essay, look, reached, released, until
 
-# Where Debian has it; not on everybody's path.
-NGINX = shutil.which("nginx", path=os.environ["PATH"] + ":/usr/sbin")
-CONFIG = """
-daemon off; pid {folder}/nginx.pid; error_log stderr error; worker_processes 1; {user}
-events {{ worker_connections 256; }}
-http {{
-    access_log {folder}/access.log combined;
-    client_body_temp_path {folder}/body; proxy_temp_path {folder}/proxy; fastcgi_temp_path {folder}/f; uwsgi_temp_path {folder}/u;
-    scgi_temp_path {folder}/s;
-    server {{
+SERVERS = """
+    server {
         listen 127.0.0.1:{port};
-        location / {{ proxy_pass {upstream}; proxy_http_version 1.1; proxy_set_header Connection ""; proxy_read_timeout 300s; }}
-        location /impatient/ {{ proxy_pass {upstream}/; proxy_http_version 1.1; proxy_read_timeout 1s; }}
-    }}
-}}
+        location / { proxy_pass UPSTREAM; proxy_http_version 1.1; proxy_set_header Connection ""; proxy_read_timeout 300s; }
+        location /impatient/ { proxy_pass UPSTREAM/; proxy_http_version 1.1; proxy_read_timeout 1s; }
+    }
 """
 
 
-class Edge:
-    """A started nginx."""
-
-    def __init__(self, folder, upstream):
-        self.folder = folder
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            port = free.getsockname()[1]
-        # A worker of root's nginx is nobody, who must be able to write here.
-        user = "user root;" if os.getuid() == 0 else ""
-        config = folder / "nginx.conf"
-        config.write_text(CONFIG.format(folder=folder, port=port, upstream=upstream, user=user))
-        self.url = f"http://127.0.0.1:{port}"
-        self.process = subprocess.Popen([NGINX, "-e", "stderr", "-c", str(config)], stdin=subprocess.DEVNULL)
-
-        def answers():
-            assert self.process.poll() is None, "nginx ended"
-            with socket.socket() as probe:
-                return probe.connect_ex(("127.0.0.1", port)) == 0
-
-        assert until(answers), "nginx does not listen"
-
-    def end(self):
-        self.process.terminate()
-        self.process.wait(timeout=30)
-
-    def statuses(self):
-        return [line.split('"')[2].split()[0] for line in (self.folder / "access.log").read_text().splitlines()]
+def before(upstream, folder):
+    return Edge(folder, SERVERS.replace("UPSTREAM", upstream))
 
 
 @pytest.fixture(scope="module")
 def edge(tmp_path_factory):
-    edge = Edge(tmp_path_factory.mktemp("nginx"), SERVER)
+    edge = before(SERVER, tmp_path_factory.mktemp("nginx"))
     yield edge
     edge.end()
 
@@ -116,13 +80,9 @@ def test_what_nginx_cuts_is_a_closed_caller(edge):
 
 def test_comments_keep_a_silent_stream_alive_through_an_impatient_edge(tmp_path):
     """The stream waits behind a full engine for longer than nginx has patience."""
-    command = [os.environ["KVIT_TEST_BINARY"], "serve", "--port", "0", "--max-running", "1", "--keepalive-comment-ms", "200"]
-    command += ["--log", "error", "--model", os.environ["KVIT_TEST_MODEL"]]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
-        edge = None
+    with own.serve("--max-running", "1", "--keepalive-comment-ms", "200") as address:
+        edge = before(address, tmp_path)
         try:
-            address = next(line for line in process.stdout if line.startswith("listening on ")).split()[-1]
-            edge = Edge(tmp_path, address)
             with httpx.Client(timeout=120) as client:
                 # Holds the engine until it is cancelled by name.
                 with client.stream("POST", f"{address}/v1/chat/completions", json=ask(stream=True)[1], headers={"X-Request-Id": "first"}):
@@ -137,6 +97,4 @@ def test_comments_keep_a_silent_stream_alive_through_an_impatient_edge(tmp_path)
                         client.post(f"{address}/v1/runs/first/cancel")
                         assert "data: [DONE]" in list(lines), "it outlived nginx's second and was answered in full"
         finally:
-            process.terminate()
-            if edge:
-                edge.end()
+            edge.end()

@@ -3,15 +3,14 @@
 //! Invariant: whatever a command starts it also ends, by process id, whether it succeeds or not.
 
 mod bench;
-mod postgres;
-mod process;
 mod proof;
 mod sdk;
 mod test;
 mod tidy;
 
-use std::path::PathBuf;
 use std::process::ExitCode;
+
+use xtask::{packages, postgres, process, root};
 
 const USAGE: &str = "usage: cargo xtask COMMAND
 
@@ -47,10 +46,4 @@ fn main() -> ExitCode {
             ExitCode::FAILURE
         }
     }
-}
-
-/// The repository's root.
-fn root() -> PathBuf {
-    let here = PathBuf::from(env!("CARGO_MANIFEST_DIR"));
-    here.parent().map_or(here.clone(), PathBuf::from)
 }

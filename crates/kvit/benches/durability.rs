@@ -1,8 +1,8 @@
 //! What it costs an interactive run that it is kept: the same runs against `kvit serve --store none` and `--store FILE`, side by side.
 //!
-//! `cargo bench -p kvit --bench durability`. Counted, not timed: instructions (by perf, where the machine has such counters), system calls (by
-//! strace), and the processor's time as the kernel accounts it. The model is tiny, so that what is counted is the server and not the
-//! arithmetic. Exits with 1 if an interactive run waited for a disk.
+//! `cargo bench -p kvit --bench durability`. Counted, not timed: instructions (by perf where the machine has such counters, else by valgrind's
+//! callgrind), system calls (by strace), and the processor's time as the kernel accounts it. The model is tiny, so that what is counted is the
+//! server and not the arithmetic. Exits with 1 if an interactive run waited for a disk.
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -25,8 +25,16 @@ const CALLERS: [usize; 2] = [1, 8];
 const PATIENCE: Duration = Duration::from_secs(60);
 /// Time for a tool to find a server's threads.
 const ATTACH: Duration = Duration::from_secs(1);
+/// Runs by which two counts of callgrind differ: it counts a process from its beginning to its end.
+const GRIND_RUNS: usize = 25;
+/// And before them.
+const GRIND_WARM: usize = 5;
+/// How often it counts: threads meet in another order each time.
+const GRINDS: usize = 3;
 /// System calls that wait for a disk.
 const WAITS: [&str; 6] = ["fsync", "fdatasync", "sync_file_range", "msync", "syncfs", "sync"];
+
+const KVIT: &str = env!("CARGO_BIN_EXE_kvit");
 
 /// A `kvit serve` of its own.
 struct Server {
@@ -35,8 +43,8 @@ struct Server {
 }
 
 impl Server {
-    fn start(model: &Path, store: &str) -> Server {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_kvit"));
+    /// By `command`, whose arguments so far end with the program.
+    fn start(mut command: Command, model: &Path, store: &str) -> Server {
         command.args(["serve", "--port", "0", "--log", "error", "--isa", "scalar", "--threads", "1", "--store", store]);
         let mut child = command.arg("--model").arg(model).stdout(Stdio::piped()).spawn().expect("kvit starts");
         let mut lines = BufReader::new(child.stdout.take().expect("a pipe")).lines();
@@ -53,6 +61,12 @@ impl Server {
                 scope.spawn(move || (caller..runs).step_by(callers).for_each(|run| one(self.port, run)));
             }
         });
+    }
+
+    /// Ends it in good order; whether it did.
+    fn end(mut self) -> bool {
+        signal("TERM", self.child.id());
+        self.child.wait().is_ok_and(|status| status.success())
     }
 
     /// Microseconds of processor time so far, in user space and in the kernel.
@@ -97,7 +111,7 @@ struct Bench {
 
 impl Bench {
     fn start(&self, place: usize) -> Server {
-        Server::start(&self.model, &self.places[place])
+        Server::start(Command::new(KVIT), &self.model, &self.places[place])
     }
 
     /// Microseconds of processor time a run, both sides in turns.
@@ -116,8 +130,43 @@ impl Bench {
         used.map(|us| us as f64 / (5 * RUNS) as f64)
     }
 
+    /// Instructions in user space a run on both sides, as often as they were counted, and by what.
+    fn instructions(&self, callers: usize) -> Option<(&'static str, [Vec<f64>; 2])> {
+        if let [Some(none), Some(file)] = [0, 1].map(|place| self.by_perf(place, callers)) {
+            return Some(("perf", [vec![none], vec![file]]));
+        }
+        let mut counts = [Vec::new(), Vec::new()];
+        for _ in 0..GRINDS {
+            for (place, counts) in counts.iter_mut().enumerate() {
+                counts.push(self.by_callgrind(place, callers)?);
+            }
+        }
+        Some(("callgrind", counts))
+    }
+
+    /// By the difference between lives of `GRIND_RUNS` runs and of twice as many: what a start and an end take is in both.
+    fn by_callgrind(&self, place: usize, callers: usize) -> Option<f64> {
+        let of = |runs| self.life_of(runs, place, callers).map(|count| count as f64);
+        Some((of(2 * GRIND_RUNS)? - of(GRIND_RUNS)?) / GRIND_RUNS as f64)
+    }
+
+    /// Instructions of a whole life with so many runs, on a store that is new.
+    fn life_of(&self, runs: usize, place: usize, callers: usize) -> Option<u64> {
+        let life = tempfile::tempdir_in(&self.folder).ok()?;
+        let (out, store) = (life.path().join("callgrind"), life.path().join("runs.db"));
+        let store = if self.places[place] == "none" { "none".to_owned() } else { store.display().to_string() };
+        Command::new("valgrind").arg("--version").output().ok().filter(|output| output.status.success())?;
+        let mut command = Command::new("valgrind");
+        command.args(["--tool=callgrind", "--quiet", "--fair-sched=try"]);
+        command.arg(format!("--callgrind-out-file={}", out.display())).arg(KVIT);
+        let server = Server::start(command, &self.model, &store);
+        server.runs(GRIND_WARM + runs, callers);
+        assert!(server.end(), "it ends in good order under callgrind");
+        callgrind(&std::fs::read_to_string(&out).ok()?)
+    }
+
     /// Instructions in user space a run, where the machine lets perf count them.
-    fn instructions(&self, place: usize, callers: usize) -> Option<f64> {
+    fn by_perf(&self, place: usize, callers: usize) -> Option<f64> {
         let said = self.counted("perf", &["stat", "-x,", "-e", "instructions:u"], place, callers)?;
         perf(&said).map(|count| count as f64 / RUNS as f64)
     }
@@ -159,6 +208,17 @@ fn perf(said: &str) -> Option<u64> {
     said.lines().find(|line| line.contains(",instructions:u,"))?.split(',').next()?.parse().ok()
 }
 
+/// What callgrind's file says of the whole life.
+fn callgrind(said: &str) -> Option<u64> {
+    said.lines().find_map(|line| line.strip_prefix("totals: "))?.split_whitespace().next()?.parse().ok()
+}
+
+/// The least, the median and the most.
+fn spread(counts: &mut [f64]) -> [f64; 3] {
+    counts.sort_by(f64::total_cmp);
+    [counts[0], counts[counts.len() / 2], counts[counts.len() - 1]]
+}
+
 fn row(what: &str, callers: usize, [none, file]: [f64; 2]) {
     let ratio = if none > 0.0 { format!("{:.2}", file / none) } else { "-".to_owned() };
     println!("{what:<28} {callers:>7} {none:>14.1} {file:>14.1} {ratio:>7} {:>14.1}", file - none);
@@ -174,9 +234,18 @@ fn main() -> ExitCode {
     println!("{:<28} {:>7} {:>14} {:>14} {:>7} {:>14}", "a run", "callers", "--store none", "--store FILE", "ratio", "more");
     let mut waited = false;
     for callers in CALLERS {
-        match (bench.instructions(0, callers), bench.instructions(1, callers)) {
-            (Some(none), Some(file)) => row("instructions (user space)", callers, [none, file]),
-            _ => println!("instructions: perf cannot count them on this machine; the processor's time has to do"),
+        match bench.instructions(callers) {
+            Some((tool, mut counts)) => {
+                let [none, file] = counts.each_mut().map(|counts| spread(counts));
+                row(&format!("instructions ({tool})"), callers, [none[1], file[1]]);
+                if counts[0].len() > 1 {
+                    println!(
+                        "  medians of {GRINDS} times {GRIND_RUNS} runs in user space, from {:.0} to {:.0} and from {:.0} to {:.0}",
+                        none[0], none[2], file[0], file[2]
+                    );
+                }
+            }
+            None => println!("instructions: perf cannot count them on this machine, and there is no valgrind; see the processor's time"),
         }
         row("processor time, us", callers, bench.cpu(callers));
         let (Some(none), Some(file)) = (bench.calls(0, callers), bench.calls(1, callers)) else {

@@ -121,4 +121,10 @@ pub trait RunStore: Send + Sync + 'static {
 
     /// Whether no other process can have this store open: then every other owner in it is over.
     fn is_exclusive(&self) -> bool;
+
+    /// How often a connection to the store's server was made. What was committed before the newest was may be gone with a server that crashed
+    /// in between, if it was to survive the process only. A store without a server never forgets while this process lives.
+    fn connected(&self) -> u64 {
+        0
+    }
 }

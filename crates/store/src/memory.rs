@@ -4,9 +4,11 @@
 //!
 //! Invariant: what it answers is what the trait says, in the plainest words that say it.
 
+mod crash;
 mod outside;
 
 use std::collections::BTreeSet;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use async_trait::async_trait;
@@ -19,6 +21,8 @@ use crate::{
     Effect, Hook, HookQuery, HookState, NewRun, RunQuery, RunStore, StoreConfig, StoreError, StoredEvent, StoredRun, Survives, Wake, Write,
     Wrote,
 };
+
+pub use crash::Moment;
 
 #[derive(Clone)]
 struct Kept {
@@ -58,6 +62,7 @@ pub struct Memory {
     config: StoreConfig,
     exclusive: bool,
     away: Mutex<bool>,
+    connected: AtomicU64,
     wakes: broadcast::Sender<Wake>,
 }
 
@@ -65,7 +70,7 @@ impl Memory {
     /// An empty store. `exclusive` is what [`RunStore::is_exclusive`] says.
     pub fn new(config: StoreConfig, exclusive: bool) -> Arc<Memory> {
         let (wakes, _) = broadcast::channel(config.wakes_max.max(1));
-        Arc::new(Memory { state: Mutex::default(), config, exclusive, away: Mutex::new(false), wakes })
+        Arc::new(Memory { state: Mutex::default(), config, exclusive, away: Mutex::new(false), connected: AtomicU64::new(0), wakes })
     }
 
     /// As long as it is away everything is [`StoreError::Unavailable`] and changes nothing.
@@ -112,7 +117,8 @@ impl State {
             }
             Write::Begin { run, from, owner } => {
                 let attempt = AttemptId { key: run, attempt: from };
-                let Some(kept) = self.current(&attempt, owner) else { return self.stands(&attempt.key) };
+                let has_next = |kept: &&mut Kept| kept.run.attempt < u32::MAX;
+                let Some(kept) = self.current(&attempt, owner).filter(has_next) else { return self.stands(&attempt.key) };
                 kept.run.attempt += 1;
                 Wrote::Done
             }
@@ -269,20 +275,6 @@ impl State {
         self.runs.push(Kept { fresh: new.fresh.as_str().to_owned(), run: stored, events: Vec::new(), effects: Vec::new() });
         Wrote::Accepted(run)
     }
-
-    /// Deletes up to `limit` runs that `over` gives a time of, the oldest such time first.
-    fn delete(&mut self, limit: usize, over: impl Fn(&StoredRun) -> Option<i64>) -> usize {
-        let mut old: Vec<(i64, RunKey)> = self.runs.iter().filter_map(|kept| Some((over(&kept.run)?, kept.run.key.clone()))).collect();
-        old.sort_by_key(|(at, _)| *at);
-        old.truncate(limit);
-        for (_, key) in &old {
-            self.runs.retain(|kept| kept.run.key != *key);
-            self.keys.retain(|name| name.run != *key);
-            self.readers.retain(|(_, run)| run != key);
-            self.hooks.retain(|there| !there.over || there.hook.run != *key);
-        }
-        old.len()
-    }
 }
 
 #[async_trait]
@@ -392,5 +384,9 @@ impl RunStore for Memory {
 
     fn is_exclusive(&self) -> bool {
         self.exclusive
+    }
+
+    fn connected(&self) -> u64 {
+        self.connected.load(Ordering::SeqCst)
     }
 }

@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Duration;
 
-use super::base::Base;
+pub use super::base::Base;
 use super::kind::{CancelBy, Kind};
 
 /// Longest name of an upstream in bytes.

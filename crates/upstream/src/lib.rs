@@ -14,6 +14,7 @@ mod conn;
 mod connect;
 pub mod counters;
 pub mod detect;
+mod errors;
 pub mod evidence;
 mod io;
 mod json;

@@ -2,7 +2,8 @@
 
 use anyhow::Context;
 
-use super::{Server, node, packages};
+use super::{Server, node};
+use crate::packages;
 use crate::test::Count;
 
 /// Names the browser's binary, for the tests and for whoever has one of his own.

@@ -4,7 +4,6 @@
 
 mod browser;
 mod node;
-pub mod packages;
 mod python;
 
 use std::path::Path;

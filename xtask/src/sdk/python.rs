@@ -4,9 +4,10 @@ use std::path::PathBuf;
 
 use anyhow::Context;
 
-use super::{Server, installed, packages};
+use super::{Server, installed};
 use crate::process::{command, listen, run as run_command};
 use crate::test::{Count, kvit, plain};
+use crate::{packages, postgres};
 
 /// What the tests import, with the versions they were written against.
 const PACKAGES: [&str; 9] = [
@@ -37,6 +38,11 @@ pub(super) fn run(server: &Server) -> anyhow::Result<Count> {
     pytest.env("KVIT_TEST_SERVER", server.address).env("PYTHONDONTWRITEBYTECODE", "1");
     // For a test whose server needs options of its own.
     pytest.env("KVIT_TEST_BINARY", kvit()).env("KVIT_TEST_MODEL", server.model);
+    // Two gateways behind nginx share one; those tests skip without it. Always a fresh one: they take the whole of it.
+    let postgres = postgres::fresh().inspect_err(|error| eprintln!("xtask: PostgreSQL: {error:#}")).ok();
+    if let Some(postgres) = &postgres {
+        pytest.env("KVIT_TEST_GATEWAYS_STORE", postgres.url());
+    }
     let (said, well) = listen(&mut pytest)?;
     let mut count = summary(&said).context("pytest gave no summary")?;
     if !well && count.failed == 0 {

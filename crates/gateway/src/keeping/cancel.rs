@@ -52,8 +52,9 @@ impl Calls {
             return Ok(true);
         }
         let write = Write::Want { run: key.clone(), cause: lifecycle::Cause::CancelRequested };
-        // Not by way of the recorder: whoever waits wants to know that it is written, and it depends on nothing before it.
-        keeper.store.commit(vec![write], Survives::Process).await?;
+        // Not by way of the recorder: whoever waits wants to know that it is written, and it depends on nothing before it. Nobody here would
+        // say it again to a database that crashed.
+        keeper.store.commit(vec![write], Survives::Machine).await?;
         let until = Instant::now() + wait;
         loop {
             news.borrow_and_update();

@@ -18,6 +18,7 @@ mod log;
 mod owners;
 mod recorder;
 mod say;
+mod unsure;
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};

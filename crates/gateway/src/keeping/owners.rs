@@ -142,8 +142,10 @@ impl Calls {
                 // contract: C-2. What it began is not certain to be written: its first attempt, and as many more as the policy allows.
                 let skip = self.config.redispatch_max.saturating_add(1);
                 let take = Write::TakeOver { run: run.key.clone(), from, to: self.incarnation, skip };
+                // One that goes on must not be its former owner's again because a database crashed.
+                let survives = if run.on_disconnect == OnDisconnect::Continue { Survives::Machine } else { Survives::Process };
                 taken.push(run.key);
-                if let Some(Wrote::Stands(_) | Wrote::Absent) = keeper.store.commit(vec![take], Survives::Process).await?.pop() {
+                if let Some(Wrote::Stands(_) | Wrote::Absent) = keeper.store.commit(vec![take], survives).await?.pop() {
                     // Another was quicker, or it ended.
                     taken.pop();
                 }

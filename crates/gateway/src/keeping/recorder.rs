@@ -1,6 +1,6 @@
 //! The recorder: one task that commits what the table decided, in groups, in order, for as long as it takes.
 //!
-//! Invariant: jobs are committed in the order of their coming, each once; an accept whose asker was told no, or went on without it, has no run, or one
+//! Invariant: jobs are committed in the order of their coming, each once for all that can be told; an accept whose asker was told no, or went on without it, has no run, or one
 //! that ends by the very commit that would have accepted it.
 
 use std::collections::VecDeque;
@@ -12,6 +12,7 @@ use lifecycle::{Cause, Outcome, RunKey};
 use store::{StoreError, Survives, Write, Wrote};
 use tokio::sync::{mpsc, oneshot};
 
+use super::unsure::Unsure;
 use super::{Keeper, now_ms};
 use crate::calls::Calls;
 
@@ -52,6 +53,8 @@ pub(super) enum After {
 struct Waiting<'a> {
     behind: VecDeque<Job>,
     jobs: &'a mut Jobs,
+    /// What was committed already and may be to be said again.
+    unsure: Unsure,
 }
 
 impl Waiting<'_> {
@@ -70,7 +73,7 @@ impl Waiting<'_> {
 impl Calls {
     /// Commits what comes until nothing can come any more.
     pub(crate) async fn record(self: &Arc<Self>, keeper: &Keeper, jobs: &mut Jobs) {
-        let mut waiting = Waiting { behind: VecDeque::new(), jobs };
+        let mut waiting = Waiting { behind: VecDeque::new(), jobs, unsure: Unsure::default() };
         while let Some(first) = waiting.next().await {
             let mut group = VecDeque::from([first]);
             let mut writes = group.iter().map(|job| job.writes.len()).sum::<usize>();
@@ -99,7 +102,7 @@ impl Calls {
             }
             let writes: Vec<Write> = group.iter().flat_map(|job| job.writes.iter().cloned()).collect();
             let survives = group.iter().map(|job| job.survives).max().unwrap_or(Survives::Process);
-            let why = match keeper.store.commit(writes, survives).await {
+            let why = match waiting.unsure.commit(&*keeper.store, writes, survives).await {
                 Ok(wrote) => {
                     keeper.available.store(true, Ordering::Relaxed);
                     return self.committed(keeper, group, wrote);

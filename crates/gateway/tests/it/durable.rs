@@ -12,6 +12,7 @@
 mod directed;
 mod elsewhere;
 pub mod flaky;
+mod forgotten;
 pub mod life;
 mod model;
 mod reader;

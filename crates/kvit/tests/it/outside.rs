@@ -13,15 +13,15 @@ use serde_json::{Value, json};
 
 use crate::server::{PATIENCE, Server, tiny_model};
 
-/// The keys of each run's calls, and whether they are left without an answer.
+/// The keys of each run's calls, and whether their answers are held back.
 #[derive(Clone, Default)]
-struct Payments {
+pub struct Payments {
     calls: Arc<Mutex<HashMap<String, Vec<String>>>>,
     holds: Arc<Mutex<bool>>,
 }
 
 impl Payments {
-    fn start() -> (Payments, u16) {
+    pub fn start() -> (Payments, u16) {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
         let port = listener.local_addr().expect("an address").port();
         let payments = Payments::default();
@@ -53,23 +53,25 @@ impl Payments {
             }
         };
         self.calls.lock().unwrap_or_else(PoisonError::into_inner).entry(run).or_default().push(key);
-        if *self.holds.lock().unwrap_or_else(PoisonError::into_inner) {
-            // Until whoever called is gone.
-            while matches!(stream.read(&mut piece), Ok(n) if n > 0) {}
-            return;
+        let _ = stream.set_read_timeout(Some(Duration::from_millis(5)));
+        while *self.holds.lock().unwrap_or_else(PoisonError::into_inner) {
+            // Or whoever called is gone.
+            if matches!(stream.read(&mut piece), Ok(0)) {
+                return;
+            }
         }
         let _ = stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\nConnection: close\r\n\r\npaid");
     }
 
-    fn hold(&self, holds: bool) {
+    pub fn hold(&self, holds: bool) {
         *self.holds.lock().unwrap_or_else(PoisonError::into_inner) = holds;
     }
 
-    fn calls(&self) -> HashMap<String, Vec<String>> {
+    pub fn calls(&self) -> HashMap<String, Vec<String>> {
         self.calls.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    fn total(&self) -> usize {
+    pub fn total(&self) -> usize {
         self.calls().values().map(Vec::len).sum()
     }
 }
@@ -88,14 +90,19 @@ fn serve(store: &Path, port: u16) -> Server {
     Server::start(&tiny_model(), &["--store", store, "--tool-urls", &urls, "--tool-timeout-ms", "500", "--store-poll-ms", "50"])
 }
 
-fn create(server: &Server, id: &str, port: u16, safe: bool) {
+/// A background response that pays once it is complete.
+pub fn paying(port: u16, safe: bool, tokens: u32) -> Value {
     let tool = json!({"type": "kvit_http", "name": "pay", "url": format!("http://127.0.0.1:{port}/pay"), "safe_to_repeat": safe});
-    let body = json!({"input": "hi", "background": true, "max_output_tokens": 16, "tools": [tool]});
+    json!({"input": "Hello there", "background": true, "max_output_tokens": tokens, "temperature": 0, "ignore_eos": true, "tools": [tool]})
+}
+
+fn create(server: &Server, id: &str, port: u16, safe: bool) {
+    let body = paying(port, safe, 16);
     let (status, _, answer) = server.request("POST", "/v1/responses", Some(id), Some(&body));
     assert_eq!(status, 200, "{}", String::from_utf8_lossy(&answer));
 }
 
-fn effect(server: &Server, id: &str) -> String {
+pub fn effect(server: &Server, id: &str) -> String {
     let list = server.json("GET", &format!("/v1/runs/{id}/effects")).1;
     list["data"][0]["state"].as_str().unwrap_or_default().to_owned()
 }

@@ -4,6 +4,8 @@
 //!
 //! Invariant: a connection goes back to its pool only if everything on it came to its end; any other is closed, which undoes what was open.
 
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
 use sqlx::pool::PoolConnection;
@@ -30,6 +32,8 @@ pub(crate) enum Db {
         pool: PgPool,
         /// Where wakes are sent, if they are.
         channel: Option<String>,
+        /// How often one was made.
+        connected: Arc<AtomicU64>,
     },
 }
 

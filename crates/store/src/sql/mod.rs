@@ -16,6 +16,7 @@ mod writes;
 
 use std::collections::HashSet;
 use std::future::Future;
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 
 use async_trait::async_trait;
@@ -214,5 +215,12 @@ impl RunStore for SqlStore {
 
     fn is_exclusive(&self) -> bool {
         self.file.is_some()
+    }
+
+    fn connected(&self) -> u64 {
+        match &self.db {
+            Db::Sqlite { .. } => 0,
+            Db::Postgres { connected, .. } => connected.load(Ordering::SeqCst),
+        }
     }
 }

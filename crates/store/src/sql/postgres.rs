@@ -3,6 +3,8 @@
 //! Invariant: a wake is sent by the transaction that it tells of. Whoever lost the connection that hears them says so (`Wake::Lost`).
 
 use std::str::FromStr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use lifecycle::RunKey;
@@ -46,8 +48,13 @@ pub(crate) async fn open(config: &StoreConfig, seal: &Seal, wakes: broadcast::Se
     };
     // An answer that counts must be on disk, whatever the server's default.
     let durable = "SELECT set_config('synchronous_commit', 'on', false) WHERE current_setting('synchronous_commit') = 'off'";
+    let connected = Arc::new(AtomicU64::new(0));
+    let made = connected.clone();
     let connections = pool(config.connections.max(2) - 1, config.acquire)
-        .after_connect(move |connection, _| Box::pin(async move { connection.execute(durable).await.map(drop) }))
+        .after_connect(move |connection, _| {
+            made.fetch_add(1, Ordering::SeqCst);
+            Box::pin(async move { connection.execute(durable).await.map(drop) })
+        })
         .connect_lazy_with(options.clone());
     let reachable = async {
         let row = connections.fetch_one("SELECT 'kvit_' || left(md5(coalesce(current_schema(), '')), 16)").await?;
@@ -56,7 +63,7 @@ pub(crate) async fn open(config: &StoreConfig, seal: &Seal, wakes: broadcast::Se
     let channel = tokio::time::timeout(config.connect, reachable).await;
     let channel = channel.map_err(|_| StoreError::Unavailable("no connection in time".to_owned()))??;
     let channel = config.notify.then_some(channel);
-    let db = Db::Postgres { pool: connections, channel: channel.clone() };
+    let db = Db::Postgres { pool: connections, channel: channel.clone(), connected };
     schema::migrate(&db, seal).await?;
     let Some(channel) = channel else { return Ok((db, None)) };
     let own = pool(1, config.connect).connect_lazy_with(options);

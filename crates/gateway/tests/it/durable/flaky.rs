@@ -252,4 +252,8 @@ impl RunStore for Flaky {
     fn is_exclusive(&self) -> bool {
         self.inner.is_exclusive()
     }
+
+    fn connected(&self) -> u64 {
+        self.inner.connected()
+    }
 }

@@ -5,14 +5,15 @@ mod cancel;
 mod ends;
 mod events;
 mod outage;
+mod stopped;
 
 use std::io::{BufRead, BufReader, Write};
 use std::net::TcpStream;
-use std::path::Path;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use serde_json::{Value, json};
 use sqlx::{AssertSqlSafe, Connection, Executor, PgConnection};
+use xtask::postgres;
 
 use crate::faults::relay::Relay;
 use crate::faults::{gateway, slow_worker, until};
@@ -28,40 +29,50 @@ const PATIENT: [&str; 2] = ["--store-patience-ms", "20000"];
 /// Nobody who leaves ends it.
 const GOES_ON: &str = "X-On-Disconnect: continue\r\n";
 
-/// A schema of its own, a cable to it that can be cut, and workers.
+/// A store that gateways share, and workers.
 struct Stand {
     url: String,
-    relay: Relay,
     workers: Vec<Process>,
 }
 
+/// A schema of its own in the server that is named, which is reached at the address that `by` makes of its own.
+fn schema(by: impl FnOnce(&str) -> String) -> Option<String> {
+    static NUMBER: AtomicU32 = AtomicU32::new(0);
+    let Some(url) = postgres::named() else {
+        println!("skipped: {} names no PostgreSQL server", postgres::VARIABLE);
+        return None;
+    };
+    let schema = format!("g{}_{}", std::process::id(), NUMBER.fetch_add(1, Ordering::Relaxed));
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+    runtime.block_on(async {
+        let mut connection = PgConnection::connect(&url).await.expect("the server is there");
+        let make = format!("DROP SCHEMA IF EXISTS {schema} CASCADE; CREATE SCHEMA {schema}");
+        connection.execute(AssertSqlSafe(make)).await.expect("a schema");
+    });
+    let (scheme, rest) = url.split_once("://").expect("a URL");
+    let (user, rest) = rest.rsplit_once('@').expect("a URL with a user");
+    let (host, database) = rest.split_once('/').expect("a URL with a database");
+    let sign = if database.contains('?') { '&' } else { '?' };
+    Some(format!("{scheme}://{user}@{}/{database}{sign}options[search_path]={schema}", by(host)))
+}
+
 impl Stand {
-    fn new(model: &Path, flags: &[&str], workers: usize) -> Option<Stand> {
-        static NUMBER: AtomicU32 = AtomicU32::new(0);
-        let Some(url) = std::env::var("KVIT_TEST_POSTGRES").ok().filter(|url| !url.is_empty()) else {
-            println!("skipped: KVIT_TEST_POSTGRES names no PostgreSQL server");
-            return None;
-        };
-        let schema = format!("g{}_{}", std::process::id(), NUMBER.fetch_add(1, Ordering::Relaxed));
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
-        runtime.block_on(async {
-            let mut connection = PgConnection::connect(&url).await.expect("the server is there");
-            let make = format!("DROP SCHEMA IF EXISTS {schema} CASCADE; CREATE SCHEMA {schema}");
-            connection.execute(AssertSqlSafe(make)).await.expect("a schema");
-        });
-        let (scheme, rest) = url.split_once("://").expect("a URL");
-        let (user, rest) = rest.rsplit_once('@').expect("a URL with a user");
-        let (host, database) = rest.split_once('/').expect("a URL with a database");
-        let relay = Relay::to(host);
-        let sign = if database.contains('?') { '&' } else { '?' };
-        let url = format!("{scheme}://{user}@{}/{database}{sign}options[search_path]={schema}", relay.address);
-        let workers = (0..workers).map(|_| slow_worker(model, &[&["--lease-ms", "2500"], flags].concat())).collect();
-        Some(Stand { url, relay, workers })
+    /// On a schema of its own.
+    fn lasting(workers: usize) -> Option<Stand> {
+        Some(Stand::on(schema(str::to_owned)?, workers))
+    }
+
+    /// The same, behind a cable that can be cut.
+    fn cabled(workers: usize) -> Option<(Stand, Relay)> {
+        let mut relay = None;
+        let url = schema(|host| relay.insert(Relay::to(host)).address.clone())?;
+        Some((Stand::on(url, workers), relay?))
     }
 
     /// With a model whose longest run outlasts everything that only needs a run to be under way.
-    fn lasting(workers: usize) -> Option<Stand> {
-        Stand::new(&lasting_model(), &[], workers)
+    fn on(url: String, workers: usize) -> Stand {
+        let workers = (0..workers).map(|_| slow_worker(&lasting_model(), &["--lease-ms", "2500"])).collect();
+        Stand { url, workers }
     }
 
     fn gateway(&self, name: &str) -> Server {

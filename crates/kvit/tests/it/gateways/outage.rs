@@ -1,4 +1,4 @@
-//! PostgreSQL away: what runs goes on, what must be kept before it is answered is refused, and afterwards everything is there once.
+//! The way to PostgreSQL cut: what runs goes on, what must be kept before it is answered is refused, and afterwards everything is there once.
 // contract: C-5, C-25, C-26
 
 use super::*;
@@ -58,12 +58,12 @@ fn away(stand: &Stand, cut: impl FnOnce(), mend: impl FnOnce()) {
 
 #[test]
 fn a_store_that_cannot_be_reached_for_a_while_loses_and_doubles_nothing() {
-    let Some(stand) = Stand::lasting(1) else { return };
-    away(&stand, || stand.relay.refuse(), || stand.relay.listen());
+    let Some((stand, relay)) = Stand::cabled(1) else { return };
+    away(&stand, || relay.refuse(), || relay.listen());
 }
 
 #[test]
 fn a_store_whose_connections_break_again_and_again_loses_and_doubles_nothing() {
-    let Some(stand) = Stand::lasting(1) else { return };
-    away(&stand, || stand.relay.cut(), || stand.relay.mend());
+    let Some((stand, relay)) = Stand::cabled(1) else { return };
+    away(&stand, || relay.cut(), || relay.mend());
 }

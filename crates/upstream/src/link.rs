@@ -11,6 +11,7 @@
 
 mod ask;
 mod health;
+mod judge;
 mod observe;
 mod run;
 

@@ -8,15 +8,15 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use bytes::Bytes;
-use gateway::{LATE, THEIRS, UNREACHED};
+use gateway::{THEIRS, UNREACHED};
 use http::HeaderMap;
 use lifecycle::message::{Delta, Passed, Piece, Prompt, Receipt, Submit, Up, Usage};
 use lifecycle::{AttemptId, Cause, Guarantee, Outcome, StepId};
 use tokio::sync::watch;
 
-use super::{Shared, Task, ask, held};
+use super::{Shared, Task, ask, held, judge};
 use crate::abort::{Asks, RequestName};
-use crate::client::{Answer, CallError, Limits, Lost};
+use crate::client::{Answer, CallError, Limits};
 use crate::evidence::Tokens;
 use crate::sse::{Event, Scanner};
 use crate::{sse, whole};
@@ -26,8 +26,6 @@ const FAILURES_MAX: u64 = 5;
 
 /// Answers of one run that are told apart.
 const CHOICES_MAX: usize = 4096;
-/// Most characters of an engine's words that are repeated.
-const WORDS_MAX: usize = 200;
 
 /// How a request ended.
 enum End {
@@ -70,9 +68,7 @@ pub(super) async fn run(shared: Arc<Shared>, submit: Submit, mut cancelled: watc
         _ => match ask::request(shared.capabilities().as_deref().map(|met| &*met.model), &submit) {
             Ok((path, body)) => (path, body, false),
             Err(why) => {
-                let run = Run::new(&shared, &submit, true, shared.unsent(number));
-                held(&shared.ledger).ended(number);
-                return run.end(End::Said(Outcome::because(Cause::Invalid, why)), number).await;
+                return shared.give_back(submit.attempt, Outcome::because(Cause::Invalid, why)).await;
             }
         },
     };
@@ -111,21 +107,6 @@ async fn wanted(cancelled: &mut watch::Receiver<Option<Cause>>) -> Cause {
     }
 }
 
-/// What is said of an answer that did not come, or broke off.
-fn broken(why: &Lost) -> String {
-    match why {
-        Lost::HeadTimeout | Lost::IdleTimeout(_) => format!("{LATE}{why}"),
-        why => why.to_string(),
-    }
-}
-
-fn broken_off(error: &CallError) -> String {
-    match error {
-        CallError::Lost(why) => broken(why),
-        CallError::NotSent(why) => why.to_string(),
-    }
-}
-
 fn asks(path: &str) -> Asks {
     match path {
         "/v1/chat/completions" => Asks::Chat,
@@ -135,10 +116,6 @@ fn asks(path: &str) -> Asks {
 }
 
 impl Shared {
-    fn unsent(&self, number: u64) -> Arc<Tokens> {
-        held(&self.ledger).sent(number)
-    }
-
     /// Ends a run of which the engine has got nothing.
     async fn give_back(&self, attempt: AttemptId, outcome: Outcome) {
         self.say(Up::Ended { attempt: attempt.clone(), outcome, usage: Usage::default() }).await;
@@ -188,7 +165,7 @@ impl Run {
         let answer = match self.shared.client.post(path, headers, body).await {
             Ok(answer) => answer,
             Err(CallError::NotSent(why)) => return End::NotSent(why.to_string()),
-            Err(CallError::Lost(why)) => return End::Lost(broken(&why)),
+            Err(CallError::Lost(why)) => return End::Lost(judge::broken(&why)),
         };
         let (status, is_events) = (answer.status, answer.is_event_stream());
         let failures = if status >= 500 { self.shared.failures.fetch_add(1, Ordering::Relaxed) + 1 } else { 0 };
@@ -197,7 +174,7 @@ impl Run {
         } else if failures >= FAILURES_MAX {
             self.shared.doubt().await;
         }
-        if let Some(why) = self.unfit(&answer) {
+        if let Some(why) = judge::unfit(&answer, self.forwarded) {
             return End::Lost(why);
         }
         if self.forwarded {
@@ -211,24 +188,6 @@ impl Run {
         match read {
             Err(why) => End::Lost(why),
             Ok(()) => self.judge(status, is_events),
-        }
-    }
-
-    /// Why an answer that is no error cannot be what was asked for, by what it says that it is.
-    fn unfit(&self, answer: &Answer) -> Option<String> {
-        if (300..400).contains(&answer.status) {
-            return Some(format!("the engine sends elsewhere (status {}), and nobody follows it", answer.status));
-        }
-        if !(200..300).contains(&answer.status) || answer.is_event_stream() {
-            return None;
-        }
-        let kind = answer.content_type.as_deref().unwrap_or("none");
-        let is_json = kind == "none" || kind.split(';').next().is_some_and(|kind| kind.trim().to_ascii_lowercase().ends_with("json"));
-        let shown = || kind.chars().take(WORDS_MAX).collect::<String>();
-        match (self.forwarded, is_json) {
-            (true, true) => None,
-            (true, false) => Some(format!("the answer is neither JSON nor a stream of events: its content type is {}", shown())),
-            (false, _) => Some(format!("the answer is no stream of events: its content type is {}", shown())),
         }
     }
 
@@ -254,7 +213,7 @@ impl Run {
         let config = &self.shared.config;
         let mut scanner = Scanner::new(config.line_bytes_max, config.event_bytes_max);
         let mut events: Vec<Event> = Vec::new();
-        while let Some(piece) = answer.next().await.map_err(|e| broken_off(&e))? {
+        while let Some(piece) = answer.next().await.map_err(|e| judge::broken_off(&e))? {
             events.clear();
             let pushed = scanner.push(piece, &mut events);
             let empty = answer.empty_at().saturating_duration_since(self.shared.began);
@@ -300,11 +259,11 @@ impl Run {
                 tokens = tokens.saturating_add(shown);
             }
             if let Some(error) = &chunk.said.error {
-                self.complaint.get_or_insert_with(|| error.message.chars().take(WORDS_MAX).collect());
+                self.complaint.get_or_insert_with(|| error.message.chars().take(judge::WORDS_MAX).collect());
             }
             self.count(chunk.said.usage.as_ref());
             for choice in &chunk.said.choices {
-                let finish = choice.finish_reason.as_deref().map(finish);
+                let finish = choice.finish_reason.as_deref().map(judge::finish);
                 self.finish = self.finish.or(finish);
                 self.choice(choice.index, choice.generated, finish.is_some());
                 if !self.forwarded && (choice.generated || finish.is_some()) {
@@ -347,7 +306,7 @@ impl Run {
     async fn body(&mut self, mut answer: Answer) -> Result<(), String> {
         let mut whole = Vec::new();
         let mut last: Option<Bytes> = None;
-        while let Some(piece) = answer.next().await.map_err(|e| broken_off(&e))? {
+        while let Some(piece) = answer.next().await.map_err(|e| judge::broken_off(&e))? {
             whole.extend_from_slice(&piece);
             if let Some(before) = last.replace(piece)
                 && self.forwarded
@@ -360,7 +319,7 @@ impl Run {
         }
         if let Some(said) = whole::read(&whole) {
             self.count(said.usage.as_ref());
-            self.finish = said.choices.iter().find_map(|choice| choice.finish_reason.as_deref().map(finish));
+            self.finish = said.choices.iter().find_map(|choice| choice.finish_reason.as_deref().map(judge::finish));
         } else if (200..300).contains(&answer.status) && serde_json::from_slice::<serde::de::IgnoredAny>(&whole).is_err() {
             return Err("the engine's answer is no JSON".to_owned());
         }
@@ -419,8 +378,4 @@ impl Run {
             shared.closed.notify_one();
         }
     }
-}
-
-fn finish(word: &str) -> Cause {
-    if word == "length" { Cause::Length } else { Cause::Stop }
 }

@@ -97,6 +97,8 @@ async fn is_told(fault: Fault) {
     let (code, message) = reply.error();
     assert_eq!(code, fault.code, "{what}: {reply:?}");
     assert!(message.contains(fault.says), "{what}: {message}");
+    // It may be computing it still: nobody is to ask again by itself.
+    assert_eq!(reply.head.contains("x-should-retry: false"), reply.status == 504, "{what}: {reply:?}");
     assert!(!reply.body.contains("[DONE]") && !reply.body.contains("{\"cho\n"), "{what}: {reply:?}");
     let run = stand.settled("r1").await;
     assert_eq!((&run["outcome"]["kind"], &run["outcome"]["cause"]), (&json!("failed"), &json!("upstream_error")), "{what}: {run}");

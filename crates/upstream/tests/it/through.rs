@@ -296,3 +296,57 @@ async fn a_cancel_by_id_names_the_request_and_its_answer_proves_nothing() {
         stand.nothing_is_left(&[&engine]).await;
     }
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_long_wait_is_filled_with_comments_and_what_comes_then_is_an_event() {
+    let pause = Duration::from_millis(4);
+    let head = "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n";
+    let late = vec![Step::Drip(head, pause), chunk(TOKEN), chunk(END), last_chunk()];
+    let html = "HTTP/1.1 200 OK\r\ncontent-type: text/html\r\ncontent-length: 6\r\n\r\n";
+    for (steps, ends) in [
+        (late, END),
+        (vec![Step::UntilClosed], "upstream_timeout"),
+        (vec![Step::Drip("HTTP/1.1 500 Broken\r\ncontent-type: application/json\r\n\r\n{}", pause)], "the engine answered 500"),
+        (vec![Step::Drip(html, pause), send("<html>")], "text/html"),
+    ] {
+        let engine = Engine::always(Kind::OpenAi, steps).await;
+        let gateway = GatewayConfig { keepalive_comment: Duration::from_millis(20), ..GatewayConfig::default() };
+        let mut config = stand::config(engine.addr);
+        quick(&mut config);
+        config.head_timeout = Duration::from_secs(2);
+        let stand = stand::stand(gateway, vec![config]).await;
+        let reply = ask(&stand, "r1", true, &json!({})).await;
+        assert!(reply.status == 200 && reply.body.starts_with(": keepalive\n\n"), "{reply:?}");
+        assert!(reply.body.contains(ends), "{ends}: {reply:?}");
+        let run = stand.settled("r1").await;
+        assert_eq!(run["outcome"]["kind"] == "completed", ends == END, "{run}");
+        if ends != END {
+            assert_eq!(reply.body.matches("data: ").count(), 1, "the error, and nothing behind it: {reply:?}");
+        }
+        stand.nothing_is_left(&[&engine]).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_comes_by_another_door_is_asked_as_a_stream_and_fails_as_clearly() {
+    for (steps, status, says) in [
+        (good(true), 200, "\"text\":\"a\""),
+        (good(false), 502, "no stream of events"),
+        (vec![], 502, "closed before an answer"),
+        (vec![stream_head(), chunk(TOKEN), last_chunk()], 502, "before its end"),
+        (vec![stream_head(), chunk(TOKEN), Step::UntilClosed], 504, "no byte came"),
+        (vec![reply("503 Service Unavailable", "application/json", "{}")], 502, "the engine answered 503"),
+    ] {
+        let engine = Engine::always(Kind::OpenAi, steps).await;
+        let stand = before(&engine, quick).await;
+        let asked = json!({"model": stand::MODEL, "input": "hi", "store": false}).to_string();
+        let reply = soon(stand::request(stand.addr, "POST", "/v1/responses", "X-Request-Id: r1\r\n", &asked)).await;
+        assert_eq!(reply.status, status, "{says}: {reply:?}");
+        assert!(reply.body.contains(says), "{says}: {reply:?}");
+        let run = stand.settled("r1").await;
+        assert_eq!(run["outcome"]["kind"] == "completed", status == 200, "{run}");
+        let asked = engine.hands.asked.lock().expect("what was asked")[0].clone();
+        assert!(asked.starts_with("POST /v1/chat/completions ") && asked.contains("\"stream\":true"), "{asked}");
+        stand.nothing_is_left(&[&engine]).await;
+    }
+}

@@ -7,6 +7,7 @@ mod proof;
 mod sdk;
 mod test;
 mod tidy;
+mod upstreams;
 
 use std::process::ExitCode;
 
@@ -18,7 +19,9 @@ const USAGE: &str = "usage: cargo xtask COMMAND
   sdk [KIND ...]  only the tests with real clients against a started server: python, node, browser, or all
   tidy            only the house's rules: sizes, headers, imports, contract clauses
   with-postgres CMD [ARGS]   a command with a PostgreSQL server, which ends with it, in KVIT_TEST_POSTGRES
-  bench [ARGS]    kvit against llama.cpp (bench/llama_cpp.py)";
+  bench [ARGS]    kvit against llama.cpp (bench/llama_cpp.py)
+  upstreams [--engine llama|vllm] [--server-cmd 'COMMAND'] [--write] [ARGS]
+                  runs left in every phase in front of a real engine, as a table (bench/upstreams.py); --write: into docs/upstreams.md";
 
 fn main() -> ExitCode {
     let args: Vec<String> = std::env::args().skip(1).collect();
@@ -30,6 +33,7 @@ fn main() -> ExitCode {
         ["tidy"] => tidy::run(),
         ["with-postgres", words @ ..] => postgres::with(words),
         ["bench", rest @ ..] => bench::run(rest),
+        ["upstreams", rest @ ..] => upstreams::run(rest),
         ["help" | "--help" | "-h"] => {
             println!("{USAGE}");
             return ExitCode::SUCCESS;

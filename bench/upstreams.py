@@ -1,0 +1,168 @@
+"""Leaving a run in every phase and in every way, through `kvit gateway` in front of an engine that others wrote.
+
+Prints a table as Markdown: for each cell the guarantee level of the cancel as the gateway tells it. Every cell is held to the engine's own
+counters, looked at once when the run has settled: where the level is `observed`, they are what they were before. Exit code 1 if any cell is
+not as it has to be. With --write FILE the table is put between the two marker comments of that file; without a success nothing is written.
+"""
+
+import argparse
+import datetime
+import functools
+import json
+import pathlib
+import platform
+import re
+import subprocess
+import sys
+
+from llama_server import DEFAULT_COMMAND, ServerError
+from upstream_cells import EARLY, LATE, MAX_TOKENS, PHASES, QUEUED, STORM, WAYS, Cells, rows
+from upstream_engines import Gateway, LlamaCpp, Vllm, file_limit
+
+VLLM_COMMAND = "../shared/stacks/vllm.sh"
+
+
+def shown(result):
+    """One cell in few words."""
+    if result["why_not"]:
+        return "not applicable"
+    if result["faults"]:
+        return "**fails**"
+    if result["phase"] == QUEUED:
+        return f"`{result['level']}`, never sent"
+    if result["level"] != "best_effort":
+        return f"`{result['level']}`"
+    still = "" if result["after"] == 0 else f"; {result['after']} still counted"
+    return f"`{result['level']}`, at most {result['waste']} tokens wasted{still}"
+
+
+def table(found):
+    """The Markdown of one engine's run."""
+    lines = [
+        f"{found['engine']} {found['version']}, {found['slots']} slots, `kvit gateway` {found['kvit']}, on {found['machine']}, "
+        f"{found['date']}. "
+        f"Prompt of a cell: about {found['prompt_s']:.1f} s of prefill; {found['tokens'][2]} tokens at most; early is from token "
+        f"{found['tokens'][0]} on, late from token {found['tokens'][1]} on.",
+        "",
+        "| phase | | " + " | ".join(WAYS) + " |",
+        "|---|---|" + "---|" * len(WAYS),
+    ]
+    for phase, stream in rows(PHASES):
+        row = [next(c for c in found["cells"] if (c["phase"], c["stream"], c["way"]) == (phase, stream, way)) for way in WAYS]
+        lines.append(f"| {phase} | {'streaming' if stream else 'not'} | " + " | ".join(map(shown, row)) + " |")
+    reasons = {(c["phase"], c["why_not"]) for c in found["cells"] if c["why_not"]}
+    lines += ["", *(f"Not applicable ({phase}): {why}." for phase, why in sorted(reasons))]
+    for storm in found["storms"]:
+        levels = ", ".join(f"{count} {name if name == 'never sent' else f'`{name}`'}" for name, count in sorted(storm["levels"].items()))
+        slots = "a slot for each" if storm["wide"] else f"{found['slots']} slots"
+        lines += [
+            "",
+            f"{storm['left']} callers at once, each of which left (FIN, RST, cancel) as soon as its run was known, at a gateway with "
+            f"{slots}: {levels}. When all had settled the engine counted {storm['at_once']} requests, and later 0; no run was left in "
+            "the gateway, and one more request moved the engine's own sums by that request alone.",
+        ]
+    return "\n".join(lines)
+
+
+def faults(found):
+    """What is not as it has to be, a line each."""
+    said = []
+    for cell in found["cells"]:
+        where = f"{cell['phase']}, {'streaming' if cell['stream'] else 'not streaming'}, {cell['way']}"
+        said += [f"{where}: {fault}" for fault in cell["faults"]]
+    return said + [f"{STORM} at once: {fault}" for storm in found["storms"] for fault in storm["faults"]]
+
+
+def put(text, kind, made):
+    """`text` with what stands between the markers of that engine replaced."""
+    begin, end = f"<!-- made by cargo xtask upstreams: {kind} -->", f"<!-- end: {kind} -->"
+    if text.count(begin) != 1 or text.count(end) != 1 or text.index(begin) > text.index(end):
+        raise ValueError(f"there must be one line `{begin}` and behind it one line `{end}`")
+    return text[: text.index(begin) + len(begin)] + f"\n{made}\n" + text[text.index(end) :]
+
+
+def machine():
+    """What the figures depend on: processor and system, no name."""
+    info = pathlib.Path("/proc/cpuinfo")
+    found = re.search(r"model name\s*: (.*)", info.read_text()) if info.exists() else None
+    count = re.findall(r"^processor\s*:", info.read_text(), re.MULTILINE) if info.exists() else []
+    return f"{len(count) or '?'} cores of {found[1].strip() if found else platform.machine()}"
+
+
+def some(cells, phases, ways):
+    """Those cells, one after the other."""
+    cells.calibrate()
+    results = cells.queued() if QUEUED in phases else []
+    for phase, stream in rows(phases):
+        for way in ways if phase != QUEUED else []:
+            result = cells.cell(phase, stream, way)
+            cells.say(f"{phase}, {'streaming' if stream else 'not'}, {way}: {shown(vars(result))} {result.faults or ''}")
+            results.append(result)
+    return results
+
+
+def measure(args, log):
+    make = {"llama": lambda: LlamaCpp(args.server_cmd or DEFAULT_COMMAND, args.slots, args.threads, log)}
+    make["vllm"] = lambda: Vllm(args.server_cmd or VLLM_COMMAND, log)
+    phases = args.phase or ([] if args.storms else PHASES)
+    with make[args.engine]() as engine:
+        results, storms, took = [], [], 0
+        for wide in (False, True):
+            with Gateway(args.kvit, engine, STORM if wide else args.slots, log) as gateway:
+                cells = Cells(engine, gateway, args.slots, functools.partial(print, file=sys.stderr, flush=True))
+                if not wide and phases:
+                    results = some(cells, phases, args.way or WAYS)
+                    took = cells.times["first"]
+                if not (args.phase or args.way):
+                    storms.append(cells.storm(wide))
+        version = subprocess.run([args.kvit, "--version"], stdout=subprocess.PIPE, text=True, check=True).stdout.split()[-1]
+        return {
+            "engine": engine.title,
+            "kind": engine.kind,
+            "version": engine.version(),
+            "kvit": version,
+            "slots": args.slots,
+            "machine": machine(),
+            "date": datetime.date.today().isoformat(),
+            "prompt_s": took,
+            "tokens": [EARLY, LATE, MAX_TOKENS],
+            "cells": [vars(result) for result in results],
+            "storms": storms,
+        }
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--engine", choices=["llama", "vllm"], default="llama", help="default: %(default)s")
+    parser.add_argument("--server-cmd", metavar="COMMAND", help="starts the engine: as COMMAND PORT SLOTS THREADS, vLLM as COMMAND PORT")
+    parser.add_argument("--kvit", default="target/debug/kvit", help="the binary (default: %(default)s)")
+    parser.add_argument("--slots", type=int, default=2, help="runs at once, for engine and gateway (default: %(default)s)")
+    parser.add_argument("--threads", type=int, default=1, help="of llama-server (default: %(default)s)")
+    parser.add_argument("--phase", action="append", choices=PHASES, help="only these; then no table")
+    parser.add_argument("--way", action="append", choices=WAYS, help="only these; then no table")
+    parser.add_argument("--storms", action="store_true", help="only many callers at once; then no table")
+    parser.add_argument("--log", default="/dev/null", help="where engine and gateway write to (default: %(default)s)")
+    parser.add_argument("--json", metavar="FILE", help="everything that was found")
+    parser.add_argument("--write", metavar="FILE", help="puts the table between its markers in this file")
+    args = parser.parse_args()
+    file_limit()
+    try:
+        with open(args.log, "a") as log:
+            found = measure(args, log)
+    except (ServerError, RuntimeError, OSError) as error:
+        sys.exit(f"{parser.prog}: {error}")
+    if args.json:
+        pathlib.Path(args.json).write_text(json.dumps(found, indent=1) + "\n")
+    said = faults(found)
+    whole = not (args.phase or args.way or args.storms)
+    if whole:
+        print(table(found))
+    if said:
+        sys.exit("\n".join(said))
+    if args.write and whole:
+        path = pathlib.Path(args.write)
+        path.write_text(put(path.read_text(), found["kind"], table(found)))
+
+
+if __name__ == "__main__":
+    main()

@@ -34,6 +34,8 @@ pub struct GatewayConfig {
     pub stream_buffer_events: usize,
     /// Pieces of an answer kept for those who join its run by `Idempotency-Key`; a run that has said more cannot be joined. Default 4096.
     pub replay_events_max: usize,
+    /// Bytes of such pieces; a run that has said more cannot be joined. Default 1 MiB: an engine that is forwarded to may say much at once.
+    pub replay_bytes_max: usize,
     /// Readers of one run at once. Default 8.
     pub readers_max: usize,
     /// Bytes of a connection's kernel send buffer (the kernel doubles it). Small, so that a caller that does not read is noticed and
@@ -212,6 +214,7 @@ impl Default for GatewayConfig {
             queue_max: 256,
             stream_buffer_events: 1024,
             replay_events_max: 4096,
+            replay_bytes_max: 1 << 20,
             readers_max: 8,
             send_buffer_bytes: 128 << 10,
             unread_max: Duration::from_secs(30),

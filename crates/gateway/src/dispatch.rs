@@ -279,7 +279,7 @@ impl Calls {
             kept: Kept::default(),
             order,
             log,
-            seats: Seats::new(Some(self.config.replay_events_max)),
+            seats: Seats::new(self.config.replay_events_max, self.config.replay_bytes_max),
             stalled: Vec::new(),
             joining: None,
             created,

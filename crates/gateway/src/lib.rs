@@ -47,6 +47,12 @@ pub use wire::{Connecting, Identity, Network, System, WireConfig, drain, link, l
 /// How the reason of an outcome begins that an engine's own answer says to whoever asked: its status, or an error in its stream.
 pub const THEIRS: &str = "the engine answered ";
 
+/// How the reason of an outcome begins that says that an engine was waited for in vain.
+pub const LATE: &str = "the engine is too slow: ";
+
+/// And of one that says that there was no way to an engine, which has got nothing.
+pub const UNREACHED: &str = "the engine cannot be reached: ";
+
 /// The worker's side of the link is closed: it takes no message any more.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("the worker's side of the link is closed")]

@@ -42,6 +42,9 @@ pub(crate) struct Seats {
     /// Everything said so far, if the run can be joined and it was not too much.
     kept: Option<Vec<Item>>,
     kept_max: usize,
+    /// Bytes of what is kept, and the most that may be.
+    kept_bytes: usize,
+    kept_bytes_max: usize,
     /// Tokens that the furthest reader took.
     taken: u64,
     /// Somebody took a part of an answer that is delivered as one.
@@ -53,13 +56,15 @@ pub(crate) struct Seats {
 }
 
 impl Seats {
-    /// No readers yet. With `kept_max`, up to so many items are kept for those who join.
-    pub(crate) fn new(kept_max: Option<usize>) -> Seats {
+    /// No readers yet. Up to so many items, of so many bytes together, are kept for those who join.
+    pub(crate) fn new(kept_max: usize, kept_bytes_max: usize) -> Seats {
         Seats {
             list: Vec::new(),
             last: 0,
-            kept: kept_max.map(|_| Vec::new()),
-            kept_max: kept_max.unwrap_or(0),
+            kept: Some(Vec::new()),
+            kept_max,
+            kept_bytes: 0,
+            kept_bytes_max,
             taken: 0,
             begun: false,
             complete: false,
@@ -132,8 +137,9 @@ impl Seats {
         }
     }
 
-    fn keep(&mut self, item: impl FnOnce() -> Item) {
-        if self.kept.as_ref().is_some_and(|kept| kept.len() >= self.kept_max) {
+    fn keep(&mut self, bytes: usize, item: impl FnOnce() -> Item) {
+        self.kept_bytes = self.kept_bytes.saturating_add(bytes);
+        if self.kept_bytes > self.kept_bytes_max || self.kept.as_ref().is_some_and(|kept| kept.len() >= self.kept_max) {
             self.kept = None;
         }
         if let Some(kept) = &mut self.kept {
@@ -143,7 +149,7 @@ impl Seats {
 
     /// Sends what must get through to everybody.
     pub(crate) fn send(&mut self, item: &Item, now: Time) {
-        self.keep(|| item.clone());
+        self.keep(0, || item.clone());
         for seat in &mut self.list {
             seat.read.0 = now;
             if let Some(feed) = &seat.feed {
@@ -160,7 +166,7 @@ impl Seats {
 
     /// Sends a piece to everybody; those who have no room for it are returned.
     pub(crate) fn push(&mut self, delta: Delta, now: Time) -> Vec<(SeatId, Arc<ConnState>)> {
-        self.keep(|| Item::Delta(delta.clone()));
+        self.keep(delta.bytes(), || Item::Delta(delta.clone()));
         let mut stalled = Vec::new();
         let mut left = self.list.iter().filter(|s| s.feed.is_some()).count();
         let mut delta = Some(delta);

@@ -222,8 +222,10 @@ impl<R: Rules> Dispatch<R> {
                 self.usage = usage;
                 let cause = outcome.cause;
                 self.ended = Some(outcome);
-                // A worker that stops on its own account. If the run was wanted to end, that is what it says.
-                let gives_back = cause == Cause::Shutdown && self.call.wanted().is_none() && self.may_begin_anew();
+                // A worker that stops on its own account, or one elsewhere that could not even be asked. If the run was wanted to end, that is
+                // what it says.
+                let gives_back =
+                    matches!(cause, Cause::Shutdown | Cause::WorkerLost) && self.call.wanted().is_none() && self.may_begin_anew();
                 let event =
                     if gives_back { CallEvent::WorkerHandedBack { attempt, cause } } else { CallEvent::WorkerEnded { attempt, cause } };
                 self.apply(event, now, &mut effects);

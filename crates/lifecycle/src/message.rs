@@ -159,6 +159,15 @@ impl Delta {
         let ids = u32::try_from(self.tokens.len()).unwrap_or(u32::MAX);
         ids.saturating_add(self.passed.as_ref().map_or(0, |passed| passed.tokens))
     }
+
+    /// Bytes of what it says, as far as they grow with that.
+    pub fn bytes(&self) -> usize {
+        let body = match self.passed.as_ref().map(|passed| &passed.piece) {
+            Some(Piece::Body(bytes)) => bytes.len(),
+            _ => 0,
+        };
+        self.text.len() + size_of_val(&self.tokens[..]) + size_of_val(&self.logprobs[..]) + body
+    }
 }
 
 /// Token counts of an attempt, final when it has ended.

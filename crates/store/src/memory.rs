@@ -4,6 +4,7 @@
 //!
 //! Invariant: what it answers is what the trait says, in the plainest words that say it.
 
+mod crash;
 mod outside;
 
 use std::collections::BTreeSet;
@@ -20,6 +21,8 @@ use crate::{
     Effect, Hook, HookQuery, HookState, NewRun, RunQuery, RunStore, StoreConfig, StoreError, StoredEvent, StoredRun, Survives, Wake, Write,
     Wrote,
 };
+
+pub use crash::Moment;
 
 #[derive(Clone)]
 struct Kept {
@@ -53,9 +56,6 @@ struct State {
     readers: BTreeSet<(Incarnation, RunKey)>,
 }
 
-/// What a store has at a moment.
-pub struct Moment(State);
-
 /// The store.
 pub struct Memory {
     state: Mutex<State>,
@@ -76,17 +76,6 @@ impl Memory {
     /// As long as it is away everything is [`StoreError::Unavailable`] and changes nothing.
     pub fn set_away(&self, away: bool) {
         *self.away.lock().unwrap_or_else(PoisonError::into_inner) = away;
-    }
-
-    /// What it has now.
-    pub fn moment(&self) -> Moment {
-        Moment(self.state.lock().unwrap_or_else(PoisonError::into_inner).clone())
-    }
-
-    /// As when a server crashes and comes back with what its disk had at that moment.
-    pub fn crash_back_to(&self, moment: &Moment) {
-        *self.state.lock().unwrap_or_else(PoisonError::into_inner) = moment.0.clone();
-        self.connected.fetch_add(1, Ordering::SeqCst);
     }
 
     fn state(&self) -> Result<MutexGuard<'_, State>, StoreError> {
@@ -128,7 +117,8 @@ impl State {
             }
             Write::Begin { run, from, owner } => {
                 let attempt = AttemptId { key: run, attempt: from };
-                let Some(kept) = self.current(&attempt, owner) else { return self.stands(&attempt.key) };
+                let has_next = |kept: &&mut Kept| kept.run.attempt < u32::MAX;
+                let Some(kept) = self.current(&attempt, owner).filter(has_next) else { return self.stands(&attempt.key) };
                 kept.run.attempt += 1;
                 Wrote::Done
             }
@@ -284,20 +274,6 @@ impl State {
         let stored = StoredRun { door: texts.0, model: texts.1, caller: texts.2, ..new.accepted(run.clone()) };
         self.runs.push(Kept { fresh: new.fresh.as_str().to_owned(), run: stored, events: Vec::new(), effects: Vec::new() });
         Wrote::Accepted(run)
-    }
-
-    /// Deletes up to `limit` runs that `over` gives a time of, the oldest such time first.
-    fn delete(&mut self, limit: usize, over: impl Fn(&StoredRun) -> Option<i64>) -> usize {
-        let mut old: Vec<(i64, RunKey)> = self.runs.iter().filter_map(|kept| Some((over(&kept.run)?, kept.run.key.clone()))).collect();
-        old.sort_by_key(|(at, _)| *at);
-        old.truncate(limit);
-        for (_, key) in &old {
-            self.runs.retain(|kept| kept.run.key != *key);
-            self.keys.retain(|name| name.run != *key);
-            self.readers.retain(|(_, run)| run != key);
-            self.hooks.retain(|there| !there.over || there.hook.run != *key);
-        }
-        old.len()
     }
 }
 

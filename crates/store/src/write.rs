@@ -82,7 +82,7 @@ pub enum Write {
         /// Now.
         now_ms: i64,
     },
-    /// Begin attempt `from + 1`: `Done`, if `from` is the current one, `owner` has the run and it has no outcome, else `Stands`.
+    /// Begin attempt `from + 1`: `Done`, if `from` is the current one and not `u32::MAX`, `owner` has the run and it has no outcome, else `Stands`.
     Begin {
         /// The run.
         run: RunKey,

@@ -24,4 +24,4 @@ mod pool;
 pub mod sse;
 pub mod whole;
 
-pub use link::{Upstream, link};
+pub use link::{InHand, Upstream, link};

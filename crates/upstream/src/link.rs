@@ -11,11 +11,12 @@
 
 mod ask;
 mod health;
+mod judge;
 mod observe;
 mod run;
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -60,7 +61,7 @@ struct Shared {
     ledger: Mutex<Ledger>,
     /// Attempts whose end is told and whose proof is not.
     unproven: Mutex<HashMap<u64, AttemptId>>,
-    /// Cancels by attempt.
+    /// Requests that are not over, by attempt: where each hears of its cancel.
     live: Mutex<HashMap<AttemptId, watch::Sender<Option<Cause>>>>,
     /// A cancel waits for its proof.
     closed: Notify,
@@ -69,6 +70,8 @@ struct Shared {
     doubt: Notify,
     /// Answers of 5xx in a row.
     failures: AtomicU64,
+    /// Tasks that are not over.
+    tasks: AtomicUsize,
 }
 
 fn held<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -120,6 +123,7 @@ pub fn link(config: UpstreamConfig, life: Incarnation) -> Result<(Link, Upstream
         doubted: AtomicBool::new(false),
         doubt: Notify::new(),
         failures: AtomicU64::new(0),
+        tasks: AtomicUsize::new(0),
         config,
     });
     let name: Arc<str> = shared.config.name.as_str().into();
@@ -128,7 +132,54 @@ pub fn link(config: UpstreamConfig, life: Incarnation) -> Result<(Link, Upstream
     Ok((Link::new(name, send, receive), Upstream { shared }))
 }
 
+/// What a link has in hand now. A clone looks at the same link.
+#[derive(Clone)]
+pub struct InHand(Arc<Shared>);
+
+impl InHand {
+    /// Tasks of requests that are not over, and of cancels that are being told by id.
+    pub fn tasks(&self) -> usize {
+        self.0.tasks.load(Ordering::Acquire)
+    }
+
+    /// Requests whose end was not told yet.
+    pub fn requests(&self) -> usize {
+        held(&self.0.live).len()
+    }
+
+    /// Requests whose end was told, and for which nobody has said yet how well it is proven.
+    pub fn unproven(&self) -> usize {
+        held(&self.0.unproven).len()
+    }
+
+    /// Connections to the engine that something is asked on.
+    pub fn busy(&self) -> usize {
+        self.0.client.open().saturating_sub(self.0.client.idle())
+    }
+}
+
+/// One task of a link, for as long as it runs, however it ends.
+struct Task(Arc<Shared>);
+
+impl Task {
+    fn begin(shared: &Arc<Shared>) -> Task {
+        shared.tasks.fetch_add(1, Ordering::AcqRel);
+        Task(shared.clone())
+    }
+}
+
+impl Drop for Task {
+    fn drop(&mut self) {
+        self.0.tasks.fetch_sub(1, Ordering::AcqRel);
+    }
+}
+
 impl Upstream {
+    /// A look at what the link has in hand.
+    pub fn in_hand(&self) -> InHand {
+        InHand(self.shared.clone())
+    }
+
     /// Meets the engine, watches it, and looks for proofs, for as long as it is polled.
     pub async fn run(self) {
         tokio::join!(health::watch(&self.shared), observe::watch(&self.shared));
@@ -142,7 +193,11 @@ impl Shared {
             Down::Submit(submit) => {
                 let (cancel, cancelled) = watch::channel(None);
                 held(&self.live).insert(submit.attempt.clone(), cancel);
-                tokio::spawn(run::run(self.clone(), *submit, cancelled));
+                let (task, run) = (Task::begin(self), run::run(self.clone(), *submit, cancelled));
+                tokio::spawn(async move {
+                    let _task = task;
+                    run.await;
+                });
             }
             // One that is not here has said its end, which is on its way.
             Down::Cancel { attempt, cause, .. } => {

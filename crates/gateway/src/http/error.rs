@@ -9,6 +9,8 @@ use lifecycle::{Cause, Outcome, OutcomeKind};
 use observe::{Limits, Recall};
 use serde_json::{Value, json};
 
+use crate::{LATE, UNREACHED};
+
 /// Seconds that a caller is told to wait when there is no room.
 const RETRY_AFTER_S: u32 = 1;
 
@@ -158,17 +160,25 @@ impl ApiError {
             (_, Cause::Orphaned) => (StatusCode::INTERNAL_SERVER_ERROR, "server_error"),
             (OutcomeKind::Cancelled, _) => (client_closed(), "cancelled"),
             (OutcomeKind::Expired, _) => (StatusCode::GATEWAY_TIMEOUT, "timeout"),
+            (_, Cause::WorkerLost) if begins(outcome, UNREACHED) => (StatusCode::BAD_GATEWAY, "server_error"),
+            (_, Cause::UpstreamError) if is_late(outcome) => (StatusCode::GATEWAY_TIMEOUT, "server_error"),
+            (_, Cause::UpstreamError) => (StatusCode::BAD_GATEWAY, "server_error"),
             (OutcomeKind::Failed | OutcomeKind::Completed, _) => (StatusCode::INTERNAL_SERVER_ERROR, "server_error"),
         };
         let message = match &outcome.reason {
             Some(reason) => reason.clone(),
             None => sentence(outcome.cause).to_owned(),
         };
-        let mut error = ApiError::new(status, kind, message).code(outcome.cause.as_str());
+        let code = match outcome.cause {
+            _ if is_late(outcome) => "upstream_timeout",
+            Cause::WorkerLost if begins(outcome, UNREACHED) => Cause::UpstreamError.as_str(),
+            cause => cause.as_str(),
+        };
+        let mut error = ApiError::new(status, kind, message).code(code);
         // The server's deadlines are a 504 by its meaning, but the same request would use up the same time once more; and a deadline that
         // cannot be met now cannot be met in a second.
         let is_again = matches!(outcome.cause, Cause::GatewayDeadline | Cause::WorkerDeadline | Cause::DeadlineUnreachable);
-        error.is_final = status == client_closed() || is_again;
+        error.is_final = status == client_closed() || is_again || is_late(outcome);
         error
     }
 
@@ -186,6 +196,15 @@ impl ApiError {
     pub(crate) fn to_json(&self) -> Value {
         json!({"error": {"message": self.message, "type": self.kind, "param": self.param, "code": self.code}})
     }
+}
+
+/// Whether an engine was waited for in vain.
+fn is_late(outcome: &Outcome) -> bool {
+    outcome.cause == Cause::UpstreamError && begins(outcome, LATE)
+}
+
+fn begins(outcome: &Outcome, with: &str) -> bool {
+    outcome.reason.as_deref().is_some_and(|why| why.starts_with(with))
 }
 
 fn sentence(cause: Cause) -> &'static str {
@@ -206,7 +225,8 @@ fn sentence(cause: Cause) -> &'static str {
         DeadlineUnreachable => "not even the first token can come before the deadline",
         Invalid => "the request is not valid",
         ClientClosed | ClientReset | ClientLost | ClientStalled | EdgeTimeout => "the run was cancelled: its caller is gone",
-        WorkerError | UpstreamError => "the worker failed",
+        WorkerError => "the worker failed",
+        UpstreamError => "the engine behind this server failed",
         Stop | Length => "the run is over",
     }
 }
@@ -252,10 +272,9 @@ mod tests {
         for &cause in Cause::ALL {
             // Nobody is there to be told of a caller's leaving, and what completed is no error.
             let told = !cause.is_disconnect() && cause.outcome() != OutcomeKind::Completed;
-            let silent = cause == Cause::UpstreamError;
             let response = ApiError::of_outcome(&Outcome::of(cause)).into_response();
             let row = (cause, response.status().as_u16(), is_retried(&response));
-            assert_eq!(rows.contains(&row), told && !silent, "{row:?}");
+            assert_eq!(rows.contains(&row), told, "{row:?}");
         }
     }
 }

@@ -22,7 +22,7 @@ use bytes::{Bytes, BytesMut};
 use http_body::Frame;
 use lifecycle::message::{Delta, Forward, Piece, Prompt};
 use lifecycle::params::{N_MAX, Params};
-use lifecycle::{Outcome, OutcomeKind, RunId, Time};
+use lifecycle::{Cause, Outcome, OutcomeKind, RunId, Time};
 use serde_json::Value;
 
 use super::error::ApiError;
@@ -197,7 +197,8 @@ async fn whole(mut reader: Reader) -> Response {
 
 /// Whether the end is the engine's own answer, told in its own words.
 fn is_theirs(outcome: &Outcome) -> bool {
-    outcome.cause == lifecycle::Cause::WorkerError && outcome.reason.as_deref().is_some_and(|why| why.starts_with(THEIRS))
+    matches!(outcome.cause, Cause::WorkerError | Cause::UpstreamError)
+        && outcome.reason.as_deref().is_some_and(|why| why.starts_with(THEIRS))
 }
 
 /// A stream of the engine's own events.

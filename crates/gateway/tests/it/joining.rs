@@ -214,3 +214,23 @@ async fn what_cannot_join_is_told_why() {
     let _next = send(stand.addr, &keyed("r2", "k", "")).await;
     assert_eq!(stand.worker.submit().await.attempt.key.run.as_str(), "r2");
 }
+
+// contract: C-28
+#[tokio::test(flavor = "multi_thread")]
+async fn a_run_that_has_said_too_many_bytes_cannot_be_joined() {
+    // Six letters and a token's id of four bytes fit once.
+    let config = gateway::GatewayConfig { replay_bytes_max: 10, ..Default::default() };
+    let mut stand = stand(config).await;
+    let extra = r#","stream":true"#;
+    let mut one = send(stand.addr, &keyed("r1", "k", extra)).await;
+    let attempt = stand.worker.accept().await.attempt;
+    stand.worker.token(&attempt, "before").await;
+    read_until(&mut one, "before").await;
+    let (two, _) = joined(&stand, "before", extra).await;
+    drop(two);
+    stand.worker.token(&attempt, "behind").await;
+    read_until(&mut one, "behind").await;
+    let headers = "Idempotency-Key: k\r\n";
+    let refused = ask(stand.addr, "POST", "/v1/chat/completions", headers, &chat(extra)).await.error();
+    assert_eq!((refused.0, refused.3), (409, "idempotency_key_in_use".into()));
+}

@@ -32,6 +32,7 @@ pub fn gateway(config: &ServeConfig) -> GatewayConfig {
         queue_max: config.queue_limit as usize,
         stream_buffer_events: config.stream_buffer_events,
         replay_events_max: config.replay_events_max,
+        replay_bytes_max: config.replay_bytes_max,
         readers_max: config.readers_max,
         send_buffer_bytes: config.send_buffer_bytes,
         unread_max: ms(config.unread_max_ms),

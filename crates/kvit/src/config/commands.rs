@@ -46,6 +46,7 @@ const LISTS: [(&[Reader], &[&str]); 5] = [
             "calls_max",
             "stream_buffer_events",
             "replay_events_max",
+            "replay_bytes_max",
             "readers_max",
             "send_buffer_bytes",
             "unread_max_ms",

@@ -148,6 +148,8 @@ options! {
         "Most events kept for a caller that does not read; one more and the run is cancelled with `client_stalled`.";
     replay_events_max: usize, "NUMBER" = 4096,
         "Most events of an answer kept for requests that join its run with the same `Idempotency-Key`; a run that has said more cannot be joined.";
+    replay_bytes_max: usize, "BYTES" = 1 << 20,
+        "Most bytes of such events; a run that has said more cannot be joined.";
     readers_max: usize, "NUMBER" = 8,
         "Most callers that read one run at once, having joined it with the same `Idempotency-Key`.";
     send_buffer_bytes: usize, "BYTES" = 128 << 10,

@@ -233,7 +233,6 @@ impl TryFrom<String> for Upstreams {
     fn try_from(text: String) -> Result<Self, String> {
         let list: Vec<String> = text.split_whitespace().map(str::to_owned).collect();
         match list.iter().find_map(|one| one.parse::<upstream::config::UpstreamConfig>().err()) {
-            _ if list.is_empty() => Err("no upstream is named".to_owned()),
             Some(why) => Err(why.to_string()),
             None => Ok(Upstreams(list)),
         }

@@ -20,7 +20,7 @@ const EVENTS_AT_ONCE: usize = 16;
 
 const BY_KEY: &str = concat!("SELECT ", run_columns!(), " FROM kvit_run WHERE tenant = $1 AND run = $2");
 const BEGIN: &str = "UPDATE kvit_run SET attempt = attempt + 1 \
-    WHERE tenant = $1 AND run = $2 AND attempt = $3 AND owner = $4 AND cause IS NULL";
+    WHERE tenant = $1 AND run = $2 AND attempt = $3 AND owner = $4 AND cause IS NULL AND attempt < 4294967295";
 const APPEND: &str = "UPDATE kvit_run SET last_event = $5 \
     WHERE tenant = $1 AND run = $2 AND attempt = $3 AND owner = $4 AND cause IS NULL AND last_event = $6 RETURNING id";
 const EVENT: &str = "INSERT INTO kvit_event (run, number, body) VALUES ($1, $2, $3)";

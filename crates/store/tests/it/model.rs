@@ -94,7 +94,7 @@ impl Op {
         let (run, now_ms) = (self.key(), self.time);
         let stands = model.run(&run).await.unwrap();
         let (number, has, next) = stands.map_or((0, self.owner(), 1), |run| (run.attempt, run.owner, run.last_event + 1));
-        let attempt = AttemptId { key: run.clone(), attempt: number + u32::from(self.odd == 1) };
+        let attempt = AttemptId { key: run.clone(), attempt: number.saturating_add(u32::from(self.odd == 1)) };
         let owner = if self.odd == 2 { self.owner() } else { has };
         let first = match self.odd {
             3 => next + 1,

@@ -2,18 +2,19 @@
 //!
 //! Invariant: what is passed on was read as it came; nothing is said behind the end.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use bytes::Bytes;
-use gateway::THEIRS;
+use gateway::{THEIRS, UNREACHED};
 use http::HeaderMap;
 use lifecycle::message::{Delta, Passed, Piece, Prompt, Receipt, Submit, Up, Usage};
 use lifecycle::{AttemptId, Cause, Guarantee, Outcome, StepId};
 use tokio::sync::watch;
 
-use super::{Shared, ask, held};
+use super::{Shared, Task, ask, held, judge};
 use crate::abort::{Asks, RequestName};
 use crate::client::{Answer, CallError, Limits};
 use crate::evidence::Tokens;
@@ -23,15 +24,20 @@ use crate::{sse, whole};
 /// Answers of 5xx in a row after which no new run is sent until it was looked at.
 const FAILURES_MAX: u64 = 5;
 
+/// Answers of one run that are told apart.
+const CHOICES_MAX: usize = 4096;
+
 /// How a request ended.
 enum End {
     /// The engine said all of it.
     Said(Outcome),
     /// It was given up, for this cause.
     Cancelled(Cause),
-    /// Nothing was sent that could have an effect.
+    /// The same, before anything was sent.
+    Unsent(Cause),
+    /// Nothing was sent that could have an effect: there was no way to it.
     NotSent(String),
-    /// It broke off.
+    /// It broke off, or is not what was asked for.
     Lost(String),
 }
 
@@ -44,6 +50,10 @@ struct Run {
     /// Tokens counted by their events.
     counted: u32,
     finish: Option<Cause>,
+    /// Answers of the run that have ended, and those that have begun and not ended.
+    finished: u32,
+    unfinished: BTreeSet<u32>,
+    asked: u32,
     /// The stream's proper end was read.
     done: bool,
     /// The engine's own error, in a stream.
@@ -58,9 +68,7 @@ pub(super) async fn run(shared: Arc<Shared>, submit: Submit, mut cancelled: watc
         _ => match ask::request(shared.capabilities().as_deref().map(|met| &*met.model), &submit) {
             Ok((path, body)) => (path, body, false),
             Err(why) => {
-                let run = Run::new(&shared, &submit, true, shared.unsent(number));
-                held(&shared.ledger).ended(number);
-                return run.end(End::Said(Outcome::because(Cause::Invalid, why)), number).await;
+                return shared.give_back(submit.attempt, Outcome::because(Cause::Invalid, why)).await;
             }
         },
     };
@@ -68,14 +76,18 @@ pub(super) async fn run(shared: Arc<Shared>, submit: Submit, mut cancelled: watc
     let mut run = Run::new(&shared, &submit, forwarded, tokens);
     let mut headers = HeaderMap::new();
     let body = shared.aborter().name(name, &mut headers, body);
-    let end = tokio::select! {
-        biased;
-        cause = wanted(&mut cancelled) => End::Cancelled(cause),
-        end = run.call(&path, headers, body) => end,
+    let before = *cancelled.borrow_and_update();
+    let end = match before {
+        Some(cause) => End::Unsent(cause),
+        None => tokio::select! {
+            biased;
+            cause = wanted(&mut cancelled) => End::Cancelled(cause),
+            end = run.call(&path, headers, body) => end,
+        },
     };
     // Whatever was read is dropped by now, and its connection closed with it.
     match &end {
-        End::Said(_) | End::NotSent(_) => held(&shared.ledger).ended(number),
+        End::Said(_) | End::Unsent(_) | End::NotSent(_) => held(&shared.ledger).ended(number),
         End::Cancelled(_) | End::Lost(_) => {
             held(&shared.ledger).closed(number, shared.now());
             shared.tell_engine(name, asks(&path), shared.limits());
@@ -104,8 +116,11 @@ fn asks(path: &str) -> Asks {
 }
 
 impl Shared {
-    fn unsent(&self, number: u64) -> Arc<Tokens> {
-        held(&self.ledger).sent(number)
+    /// Ends a run of which the engine has got nothing.
+    async fn give_back(&self, attempt: AttemptId, outcome: Outcome) {
+        self.say(Up::Ended { attempt: attempt.clone(), outcome, usage: Usage::default() }).await;
+        held(&self.live).remove(&attempt);
+        self.say(Up::Released { attempt, receipt: Receipt::default() }).await;
     }
 
     pub(super) fn limits(&self) -> Limits {
@@ -119,7 +134,9 @@ impl Shared {
         if aborter.request(name, asks).is_none() {
             return;
         }
+        let task = Task::begin(self);
         tokio::spawn(async move {
+            let _task = task;
             let told = aborter.send(&shared.client, name, asks, limits).await;
             tracing::debug!(upstream = %shared.config.name, ?told, "asked to cancel by id");
         });
@@ -136,6 +153,9 @@ impl Run {
             usage: Usage::default(),
             counted: 0,
             finish: None,
+            finished: 0,
+            unfinished: BTreeSet::new(),
+            asked: submit.params.n,
             done: false,
             complaint: None,
         }
@@ -145,7 +165,7 @@ impl Run {
         let answer = match self.shared.client.post(path, headers, body).await {
             Ok(answer) => answer,
             Err(CallError::NotSent(why)) => return End::NotSent(why.to_string()),
-            Err(CallError::Lost(why)) => return End::Lost(why.to_string()),
+            Err(CallError::Lost(why)) => return End::Lost(judge::broken(&why)),
         };
         let (status, is_events) = (answer.status, answer.is_event_stream());
         let failures = if status >= 500 { self.shared.failures.fetch_add(1, Ordering::Relaxed) + 1 } else { 0 };
@@ -153,6 +173,9 @@ impl Run {
             self.shared.failures.store(0, Ordering::Relaxed);
         } else if failures >= FAILURES_MAX {
             self.shared.doubt().await;
+        }
+        if let Some(why) = judge::unfit(&answer, self.forwarded) {
+            return End::Lost(why);
         }
         if self.forwarded {
             self.shared.say(Up::Accepted { attempt: self.attempt.clone(), prompt_tokens: 0 }).await;
@@ -175,12 +198,12 @@ impl Run {
             200..=299 => {}
             429 => return End::Said(Outcome::because(Cause::QueueFull, theirs())),
             400..=499 => return End::Said(Outcome::because(Cause::Invalid, theirs())),
-            _ => return End::Said(Outcome::because(Cause::WorkerError, theirs())),
+            _ => return End::Said(Outcome::because(Cause::UpstreamError, theirs())),
         }
         if let Some(why) = self.complaint.take() {
-            return End::Said(Outcome::because(Cause::WorkerError, format!("{THEIRS}an error in its stream: {why}")));
+            return End::Said(Outcome::because(Cause::UpstreamError, format!("{THEIRS}an error in its stream: {why}")));
         }
-        if is_events && !self.done && self.finish.is_none() {
+        if is_events && !self.done && (self.finished < self.asked || !self.unfinished.is_empty()) {
             return End::Lost("the engine closed the stream before its end".to_owned());
         }
         End::Said(Outcome::of(self.finish.unwrap_or(Cause::Stop)))
@@ -190,7 +213,7 @@ impl Run {
         let config = &self.shared.config;
         let mut scanner = Scanner::new(config.line_bytes_max, config.event_bytes_max);
         let mut events: Vec<Event> = Vec::new();
-        while let Some(piece) = answer.next().await.map_err(|e| e.to_string())? {
+        while let Some(piece) = answer.next().await.map_err(|e| judge::broken_off(&e))? {
             events.clear();
             let pushed = scanner.push(piece, &mut events);
             let empty = answer.empty_at().saturating_duration_since(self.shared.began);
@@ -217,7 +240,8 @@ impl Run {
             let empty = answer.empty_at().saturating_duration_since(self.shared.began);
             self.take(std::slice::from_ref(&event), empty);
         }
-        if self.forwarded && !rest.is_empty() {
+        // Half an event is no event, and the error that follows it must be one.
+        if self.forwarded && self.done && !rest.is_empty() {
             self.pass(0, Piece::Body(rest)).await;
         }
         Ok(())
@@ -235,12 +259,13 @@ impl Run {
                 tokens = tokens.saturating_add(shown);
             }
             if let Some(error) = &chunk.said.error {
-                self.complaint.get_or_insert_with(|| error.message.chars().take(200).collect());
+                self.complaint.get_or_insert_with(|| error.message.chars().take(judge::WORDS_MAX).collect());
             }
             self.count(chunk.said.usage.as_ref());
             for choice in &chunk.said.choices {
-                let finish = choice.finish_reason.as_deref().map(finish);
+                let finish = choice.finish_reason.as_deref().map(judge::finish);
                 self.finish = self.finish.or(finish);
+                self.choice(choice.index, choice.generated, finish.is_some());
                 if !self.forwarded && (choice.generated || finish.is_some()) {
                     let passed = Passed { tokens: u32::from(choice.generated), piece: Piece::Said };
                     deltas.push(Delta {
@@ -259,6 +284,16 @@ impl Run {
         (tokens, deltas)
     }
 
+    /// One answer of the run has said something, or its end.
+    fn choice(&mut self, index: u32, generated: bool, ends: bool) {
+        if ends {
+            self.unfinished.remove(&index);
+            self.finished = self.finished.saturating_add(1);
+        } else if generated && self.unfinished.len() < CHOICES_MAX {
+            self.unfinished.insert(index);
+        }
+    }
+
     fn count(&mut self, usage: Option<&sse::Usage>) {
         let Some(usage) = usage else { return };
         let small = |n: Option<u64>| n.map(|n| u32::try_from(n).unwrap_or(u32::MAX));
@@ -271,7 +306,7 @@ impl Run {
     async fn body(&mut self, mut answer: Answer) -> Result<(), String> {
         let mut whole = Vec::new();
         let mut last: Option<Bytes> = None;
-        while let Some(piece) = answer.next().await.map_err(|e| e.to_string())? {
+        while let Some(piece) = answer.next().await.map_err(|e| judge::broken_off(&e))? {
             whole.extend_from_slice(&piece);
             if let Some(before) = last.replace(piece)
                 && self.forwarded
@@ -280,11 +315,13 @@ impl Run {
             }
         }
         if whole.is_empty() && (200..300).contains(&answer.status) {
-            return Err("the engine answered with nothing".to_owned());
+            return Err("the engine's answer is empty".to_owned());
         }
         if let Some(said) = whole::read(&whole) {
             self.count(said.usage.as_ref());
-            self.finish = said.choices.iter().find_map(|choice| choice.finish_reason.as_deref().map(finish));
+            self.finish = said.choices.iter().find_map(|choice| choice.finish_reason.as_deref().map(judge::finish));
+        } else if (200..300).contains(&answer.status) && serde_json::from_slice::<serde::de::IgnoredAny>(&whole).is_err() {
+            return Err("the engine's answer is no JSON".to_owned());
         }
         if let Some(last) = last.filter(|_| self.forwarded) {
             // All of its tokens are delivered with its end.
@@ -317,14 +354,16 @@ impl Run {
                 shared.say(Up::CancelAcknowledged { attempt: attempt.clone(), won: Some(cause) }).await;
                 (Outcome::of(cause), false)
             }
-            End::Lost(why) => (Outcome::because(Cause::WorkerError, why), false),
+            End::Unsent(cause) => {
+                shared.say(Up::CancelAcknowledged { attempt: attempt.clone(), won: Some(cause) }).await;
+                return shared.give_back(attempt, Outcome::of(cause)).await;
+            }
+            End::Lost(why) => (Outcome::because(Cause::UpstreamError, why), false),
             End::NotSent(why) => {
                 tracing::warn!(upstream = %shared.config.name, %why, "cannot be reached");
                 shared.doubt().await;
-                let outcome = Outcome::because(Cause::Shutdown, format!("the upstream {} cannot be reached: {why}", shared.config.name));
-                shared.say(Up::Ended { attempt: attempt.clone(), outcome, usage: Usage::default() }).await;
-                held(&shared.live).remove(&attempt);
-                return shared.say(Up::Released { attempt, receipt: Receipt::default() }).await;
+                let outcome = Outcome::because(Cause::WorkerLost, format!("{UNREACHED}{why}"));
+                return shared.give_back(attempt, outcome).await;
             }
         };
         if !proven {
@@ -339,8 +378,4 @@ impl Run {
             shared.closed.notify_one();
         }
     }
-}
-
-fn finish(word: &str) -> Cause {
-    if word == "length" { Cause::Length } else { Cause::Stop }
 }

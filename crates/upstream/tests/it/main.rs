@@ -1,7 +1,12 @@
-//! The client against a scripted upstream on a real socket: every way in which an upstream can fail, and what is left open behind it.
+//! The client and the link against scripted upstreams on real sockets: every way in which an upstream can fail, every way in which a caller
+//! can leave, and what is left open behind it.
 
 mod asked;
+mod engine;
+mod leaving;
 mod real;
 mod script;
 mod scripted;
+mod stand;
+mod through;
 mod tls;

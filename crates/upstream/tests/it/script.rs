@@ -158,7 +158,7 @@ pub async fn perform<S: AsyncRead + AsyncWrite + Unpin>(socket: &mut S, steps: V
 }
 
 /// A request's head and body, as one text.
-async fn request<S: AsyncRead + Unpin>(socket: &mut S) -> std::io::Result<String> {
+pub async fn request<S: AsyncRead + Unpin>(socket: &mut S) -> std::io::Result<String> {
     let mut all = Vec::new();
     loop {
         let text = String::from_utf8_lossy(&all).into_owned();

@@ -1,0 +1,50 @@
+//! What an engine's answer is worth, and what is said of one that is worth nothing.
+//!
+//! Invariant: what is said here never begins like an answer of the engine's own.
+// contract: C-29
+
+use gateway::LATE;
+use lifecycle::Cause;
+
+use crate::client::{Answer, CallError, Lost};
+
+/// Most characters of an engine's words that are repeated.
+pub(super) const WORDS_MAX: usize = 200;
+
+/// What is said of an answer that did not come, or broke off.
+pub(super) fn broken(why: &Lost) -> String {
+    match why {
+        Lost::HeadTimeout | Lost::IdleTimeout(_) => format!("{LATE}{why}"),
+        why => why.to_string(),
+    }
+}
+
+pub(super) fn broken_off(error: &CallError) -> String {
+    match error {
+        CallError::Lost(why) => broken(why),
+        CallError::NotSent(why) => why.to_string(),
+    }
+}
+
+/// Why an answer that is no error cannot be what was asked for, by what it says that it is.
+pub(super) fn unfit(answer: &Answer, forwarded: bool) -> Option<String> {
+    if (300..400).contains(&answer.status) {
+        return Some(format!("the engine sends elsewhere (status {}), and nobody follows it", answer.status));
+    }
+    if !(200..300).contains(&answer.status) || answer.is_event_stream() {
+        return None;
+    }
+    let kind = answer.content_type.as_deref().unwrap_or("none");
+    let is_json = kind == "none" || kind.split(';').next().is_some_and(|kind| kind.trim().to_ascii_lowercase().ends_with("json"));
+    let shown = || kind.chars().take(WORDS_MAX).collect::<String>();
+    match (forwarded, is_json) {
+        (true, true) => None,
+        (true, false) => Some(format!("the answer is neither JSON nor a stream of events: its content type is {}", shown())),
+        (false, _) => Some(format!("the answer is no stream of events: its content type is {}", shown())),
+    }
+}
+
+/// What an engine's word for an end means.
+pub(super) fn finish(word: &str) -> Cause {
+    if word == "length" { Cause::Length } else { Cause::Stop }
+}

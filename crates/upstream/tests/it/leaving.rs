@@ -1,0 +1,163 @@
+//! Every way of leaving, at every moment, through the gateway: the engine sees its connection closed, and the run says how well that is proven.
+// contract: C-8 C-22 C-29
+// field: F-01 F-03
+
+use std::time::Duration;
+
+use gateway::GatewayConfig;
+use serde_json::json;
+use tokio::task::JoinSet;
+use upstream::kind::Kind;
+
+use crate::engine::Engine;
+use crate::script::{Step, chunk, stream_head};
+use crate::stand::{self, Stand, cancel, chat, read, read_until, until};
+use crate::through::{TOKEN, beginning};
+
+/// Long enough to come to any moment before.
+const DEADLINE_MS: u64 = 4000;
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Moment {
+    Queued,
+    BeforeHead,
+    Head,
+    MidStream,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Leave {
+    Close,
+    Reset,
+    ByName,
+    Deadline,
+}
+
+/// What the engine shows of a request that was left.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Shows {
+    Gone,
+    Zombie,
+    Nothing,
+}
+
+impl Leave {
+    fn cause(self) -> &'static str {
+        match self {
+            Leave::Close => "client_closed",
+            Leave::Reset => "client_reset",
+            Leave::ByName => "cancel_requested",
+            Leave::Deadline => "client_deadline",
+        }
+    }
+}
+
+fn steps(moment: Moment, stream: bool) -> Vec<Step> {
+    let mut steps = match (moment, stream) {
+        (Moment::Queued | Moment::BeforeHead, _) => vec![],
+        (Moment::Head, true) => vec![stream_head()],
+        (Moment::MidStream, true) => vec![stream_head(), chunk(TOKEN)],
+        (Moment::Head, false) => vec![beginning("")],
+        (Moment::MidStream, false) => vec![beginning("{")],
+    };
+    steps.push(Step::UntilClosed);
+    steps
+}
+
+async fn engine(kind: Kind, shows: Shows, moment: Moment, stream: bool) -> (Engine, Stand) {
+    let engine = Engine::always(kind, steps(moment, stream)).await;
+    let engine = if shows == Shows::Zombie { engine.keep_zombies() } else { engine };
+    let mut config = stand::config(engine.addr);
+    (config.kind, config.slots) = (Some(kind), Some(1));
+    config.observe_for = Duration::from_millis(if shows == Shows::Zombie { 200 } else { 20_000 });
+    let stand = stand::stand(GatewayConfig::default(), vec![config]).await;
+    (engine, stand)
+}
+
+async fn cell(kind: Kind, shows: Shows, (moment, leave, stream): (Moment, Leave, bool)) {
+    let what = format!("{kind} shows {shows:?}: {moment:?} {leave:?}, stream: {stream}");
+    let (engine, stand) = engine(kind, shows, moment, stream).await;
+    // Whoever has the only slot.
+    let mut first = None;
+    if moment == Moment::Queued {
+        first = Some(chat(stand.addr, "r0", true, &json!({})).await);
+        until(|| engine.asked() == 1, || what.clone()).await;
+    }
+    let more = if leave == Leave::Deadline { json!({"timeout_ms": DEADLINE_MS}) } else { json!({}) };
+    let mut socket = chat(stand.addr, "r1", stream, &more).await;
+    match (moment, stream) {
+        (Moment::Queued, _) => drop(stand.until("r1", |run| run["state"] == "queued").await),
+        (Moment::BeforeHead, _) => until(|| engine.asked() == 1, || what.clone()).await,
+        (Moment::Head, true) => read_until(&mut socket, "\r\n\r\n").await,
+        (Moment::MidStream, true) => read_until(&mut socket, "\"a\"").await,
+        (Moment::Head | Moment::MidStream, false) => drop(stand.until("r1", |run| !run["milestones"]["queued"].is_null()).await),
+    }
+    match leave {
+        Leave::Close => drop(socket),
+        Leave::Reset => {
+            socket.set_zero_linger().expect("SO_LINGER");
+            drop(socket);
+        }
+        Leave::ByName | Leave::Deadline => {
+            if leave == Leave::ByName {
+                assert_eq!(cancel(stand.addr, "r1").await, 200, "{what}");
+            }
+            if stream && matches!(moment, Moment::Head | Moment::MidStream) {
+                read_until(&mut socket, leave.cause()).await;
+            } else {
+                let reply = read(socket).await;
+                assert_eq!((reply.status, reply.error().0.as_str()), (499, leave.cause()), "{what}: {reply:?}");
+            }
+        }
+    }
+    let run = stand.settled("r1").await;
+    assert_eq!(run["outcome"]["cause"], leave.cause(), "{what}: {run}");
+    assert_ne!(run["outcome"]["kind"], "completed", "{what}: {run}");
+    let level = match (moment, shows) {
+        (Moment::Queued, _) => "confirmed",
+        (_, Shows::Gone) => "observed",
+        _ => "best_effort",
+    };
+    assert_eq!(run["guarantee"], level, "{what}: {run}");
+    assert_eq!(engine.asked(), 1, "{what}: one that waits in kvit is never sent");
+    drop(first);
+    if moment == Moment::Queued {
+        stand.settled("r0").await;
+    }
+    stand.nothing_is_left(&[&engine]).await;
+}
+
+async fn all(kind: Kind, shows: Shows) {
+    let mut cells = JoinSet::new();
+    for moment in [Moment::Queued, Moment::BeforeHead, Moment::Head, Moment::MidStream] {
+        for leave in [Leave::Close, Leave::Reset, Leave::ByName, Leave::Deadline] {
+            for stream in [true, false] {
+                cells.spawn(cell(kind, shows, (moment, leave, stream)));
+            }
+        }
+    }
+    assert_eq!(cells.len(), 32);
+    while let Some(cell) = cells.join_next().await {
+        cell.expect("as it should be");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_engine_whose_counters_show_that_it_is_gone() {
+    all(Kind::Vllm, Shows::Gone).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn one_that_shows_so_and_is_told_by_closing_only() {
+    all(Kind::LlamaCpp, Shows::Gone).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn one_whose_counters_show_that_it_goes_on() {
+    all(Kind::LlamaCpp, Shows::Zombie).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn one_that_shows_nothing() {
+    all(Kind::OpenAi, Shows::Nothing).await;
+}

@@ -1,0 +1,352 @@
+//! What a caller, the journal and the engine see of each way in which an engine can fail behind a gateway.
+// contract: C-2 C-28 C-29
+
+use std::time::Duration;
+
+use gateway::GatewayConfig;
+use serde_json::{Value, json};
+use tokio::task::JoinSet;
+use upstream::config::UpstreamConfig;
+use upstream::kind::Kind;
+
+use crate::engine::Engine;
+use crate::script::{Step, chunk, last_chunk, reply, send, soon, stream_head};
+use crate::stand::{self, Reply, Stand, before, cancel, chat, of, read, read_until, until};
+
+pub const TOKEN: &str = "data: {\"choices\":[{\"index\":0,\"delta\":{\"content\":\"a\"}}]}\n\n";
+const END: &str = "data: {\"choices\":[{\"index\":0,\"delta\":{},\"finish_reason\":\"stop\"}]}\n\ndata: [DONE]\n\n";
+const WHOLE: &str = r#"{"choices":[{"index":0,"message":{"content":"a"},"finish_reason":"stop"}],"usage":{"completion_tokens":1}}"#;
+
+/// The beginning of an answer of 100 bytes of JSON.
+pub fn beginning(text: &str) -> Step {
+    send(&format!("HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 100\r\n\r\n{text}"))
+}
+
+fn good(stream: bool) -> Vec<Step> {
+    let whole = || vec![reply("200 OK", "application/json", WHOLE)];
+    if stream { vec![stream_head(), chunk(TOKEN), chunk(END), last_chunk()] } else { whole() }
+}
+
+/// What an engine does with a request, and what the caller is told.
+struct Fault {
+    name: &'static str,
+    stream: bool,
+    steps: Vec<Step>,
+    status: u16,
+    code: &'static str,
+    /// What the message says.
+    says: &'static str,
+}
+
+fn fault(name: &'static str, stream: bool, steps: Vec<Step>, (status, code, says): (u16, &'static str, &'static str)) -> Fault {
+    Fault { name, stream, steps, status, code, says }
+}
+
+fn quick(config: &mut UpstreamConfig) {
+    config.kind = Some(Kind::OpenAi);
+    (config.head_timeout, config.idle_timeout) = (Duration::from_millis(400), Duration::from_millis(200));
+    (config.line_bytes_max, config.answer_bytes_max) = (4096, 1 << 20);
+}
+
+fn faults() -> Vec<Fault> {
+    let mut all = Vec::new();
+    let error = "upstream_error";
+    for stream in [true, false] {
+        all.push(fault("dies before the head", stream, Vec::new(), (502, error, "closed before an answer")));
+        all.push(fault("hangs before the head", stream, vec![Step::UntilClosed], (504, "upstream_timeout", "no head")));
+        all.push(fault("garbage", stream, vec![send("SSH-2.0-OpenSSH_9\r\n"), Step::UntilClosed], (502, error, "no HTTP")));
+        let html = vec![reply("200 OK", "text/html", "<html>hello</html>")];
+        all.push(fault("a wrong content type", stream, html, (502, error, "text/html")));
+        let nothing = vec![reply("200 OK", "application/json", "")];
+        all.push(fault("no bytes of JSON", stream, nothing, (502, error, "is empty")));
+        let no_json = vec![reply("200 OK", "application/json", "{\"choices\":[")];
+        all.push(fault("half of JSON", stream, no_json, (502, error, "no JSON")));
+        all.push(fault("half a length", stream, vec![beginning("{")], (502, error, "broke off")));
+        let hangs = vec![beginning("{"), Step::UntilClosed];
+        all.push(fault("hangs within JSON", stream, hangs, (504, "upstream_timeout", "no byte came")));
+        let endless = vec![send("HTTP/1.1 200 OK\r\ncontent-type: application/json\r\n\r\n"), Step::Endless("[[[[[[[[[[[[[[[[")];
+        all.push(fault("endless JSON", stream, endless, (502, error, "answer_bytes_max")));
+        let moved = vec![reply("307 Temporary Redirect", "text/html", "elsewhere")];
+        all.push(fault("a redirect", stream, moved, (502, error, "307")));
+    }
+    let events = |steps: Vec<Step>| [vec![stream_head(), chunk(TOKEN)], steps].concat();
+    for (name, steps, code, says) in [
+        ("hangs within the stream", events(vec![Step::UntilClosed]), "upstream_timeout", "no byte came"),
+        ("half a chunk", events(vec![send("20\r\ndata: {")]), error, "broke off"),
+        ("half an event", events(vec![chunk("data: {\"cho"), last_chunk()]), error, "before its end"),
+        ("an endless line", events(vec![send("10000000\r\n"), Step::Endless("xxxxxxxxxxxxxxxx")]), error, "line_bytes_max"),
+        ("no event at all", vec![stream_head(), last_chunk()], error, "before its end"),
+        ("no [DONE]", events(vec![last_chunk()]), error, "before its end"),
+        ("a chunk that is none", events(vec![send("zz\r\n")]), error, "no HTTP"),
+    ] {
+        all.push(fault(name, true, steps, (200, code, says)));
+    }
+    all
+}
+
+async fn ask(stand: &Stand, id: &str, stream: bool, more: &Value) -> Reply {
+    read(chat(stand.addr, id, stream, more).await).await
+}
+
+async fn is_told(fault: Fault) {
+    let what = format!("{}, stream: {}", fault.name, fault.stream);
+    let engine = Engine::always(Kind::OpenAi, fault.steps).await;
+    let stand = before(&engine, quick).await;
+    let reply = ask(&stand, "r1", fault.stream, &json!({})).await;
+    assert_eq!(reply.status, fault.status, "{what}: {reply:?}");
+    let (code, message) = reply.error();
+    assert_eq!(code, fault.code, "{what}: {reply:?}");
+    assert!(message.contains(fault.says), "{what}: {message}");
+    // It may be computing it still: nobody is to ask again by itself.
+    assert_eq!(reply.head.contains("x-should-retry: false"), reply.status == 504, "{what}: {reply:?}");
+    assert!(!reply.body.contains("[DONE]") && !reply.body.contains("{\"cho\n"), "{what}: {reply:?}");
+    let run = stand.settled("r1").await;
+    assert_eq!((&run["outcome"]["kind"], &run["outcome"]["cause"]), (&json!("failed"), &json!("upstream_error")), "{what}: {run}");
+    assert_eq!((&run["guarantee"], &run["attempt"]), (&json!("best_effort"), &json!(1)), "{what}: {run}");
+    assert_eq!(engine.asked(), 1, "{what}: what may have arrived is not sent again");
+    stand.nothing_is_left(&[&engine]).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn each_fault_is_told_and_leaves_nothing() {
+    let mut all = JoinSet::new();
+    for fault in faults() {
+        all.spawn(is_told(fault));
+    }
+    while let Some(told) = all.join_next().await {
+        told.expect("as it should be");
+    }
+}
+
+// contract: C-6
+#[tokio::test(flavor = "multi_thread")]
+async fn an_engines_own_error_is_passed_on_as_it_is() {
+    let body = r#"{"error":{"message":"out of memory","code":500}}"#;
+    for stream in [true, false] {
+        let engine = Engine::always(Kind::OpenAi, vec![reply("500 Internal Server Error", "application/json", body)]).await;
+        let stand = before(&engine, quick).await;
+        let reply = ask(&stand, "r1", stream, &json!({})).await;
+        assert_eq!((reply.status, reply.body.as_str()), (500, body));
+        let run = stand.settled("r1").await;
+        assert_eq!((&run["outcome"]["cause"], &run["guarantee"]), (&json!("upstream_error"), &json!("observed")), "{run}");
+        stand.nothing_is_left(&[&engine]).await;
+    }
+    let broken = "data: {\"error\":{\"message\":\"engine died\",\"code\":500}}\n\n";
+    let engine = Engine::always(Kind::OpenAi, vec![stream_head(), chunk(TOKEN), chunk(broken), last_chunk()]).await;
+    let stand = before(&engine, quick).await;
+    let reply = ask(&stand, "r1", true, &json!({})).await;
+    assert_eq!((reply.status, reply.body), (200, format!("{TOKEN}{broken}")), "its words, and none behind them");
+    let run = stand.settled("r1").await;
+    assert_eq!((&run["outcome"]["kind"], &run["delivery"]), (&json!("failed"), &json!("partial")), "{run}");
+    stand.nothing_is_left(&[&engine]).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn of_several_answers_each_has_to_end() {
+    let end = |index: u32| format!("data: {{\"choices\":[{{\"index\":{index},\"delta\":{{}},\"finish_reason\":\"stop\"}}]}}\n\n");
+    for (ends, kind) in [(vec![0, 1], "completed"), (vec![0], "failed")] {
+        let ends: Vec<Step> = ends.into_iter().map(|index| chunk(&end(index))).collect();
+        let engine = Engine::always(Kind::OpenAi, [vec![stream_head(), chunk(TOKEN)], ends, vec![last_chunk()]].concat()).await;
+        let stand = before(&engine, quick).await;
+        let reply = ask(&stand, "r1", true, &json!({"n": 2})).await;
+        assert_eq!(reply.body.contains("error"), kind == "failed", "{reply:?}");
+        assert_eq!(stand.settled("r1").await["outcome"]["kind"], kind);
+        stand.nothing_is_left(&[&engine]).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_good_answer_is_the_engines_byte_by_byte() {
+    for stream in [true, false] {
+        let engine = Engine::always(Kind::OpenAi, good(stream)).await;
+        let stand = before(&engine, quick).await;
+        let reply = ask(&stand, "r1", stream, &json!({})).await;
+        let expect = if stream { format!("{TOKEN}{END}") } else { WHOLE.to_owned() };
+        assert_eq!((reply.status, reply.body), (200, expect));
+        let run = stand.settled("r1").await;
+        assert_eq!((&run["outcome"]["kind"], &run["delivery"]), (&json!("completed"), &json!("complete")), "{run}");
+        assert_eq!((&run["tokens"]["generated"], &run["tokens"]["delivered"]), (&json!(1), &json!(1)), "{run}");
+        stand.nothing_is_left(&[&engine]).await;
+    }
+}
+
+// contract: C-10
+#[tokio::test(flavor = "multi_thread")]
+async fn one_that_refuses_connections_has_got_nothing() {
+    for (stream, redispatch_max, cause, told) in [
+        (true, 1, "queue_deadline", (503, "queue_deadline")),
+        (false, 1, "queue_deadline", (503, "queue_deadline")),
+        (true, 0, "worker_lost", (502, "upstream_error")),
+        (false, 0, "worker_lost", (502, "upstream_error")),
+    ] {
+        let engine = Engine::always(Kind::OpenAi, good(stream)).await;
+        let gateway = GatewayConfig { redispatch_max, queue_deadline: Duration::from_millis(300), ..GatewayConfig::default() };
+        let mut config = stand::config(engine.addr);
+        quick(&mut config);
+        let stand = stand::stand(gateway, vec![config]).await;
+        engine.die().await;
+        let reply = ask(&stand, "r1", stream, &json!({})).await;
+        assert_eq!((reply.status, reply.error().0.as_str()), told, "{reply:?}");
+        let run = stand.settled("r1").await;
+        assert_eq!(
+            (&run["outcome"]["cause"], &run["guarantee"], &run["attempt"]),
+            (&json!(cause), &json!("confirmed"), &json!(1)),
+            "{run}"
+        );
+        stand.nothing_is_left(&[]).await;
+    }
+}
+
+// contract: C-2
+#[tokio::test(flavor = "multi_thread")]
+async fn what_was_not_sent_goes_elsewhere_and_what_was_does_not() {
+    for refuses in [true, false] {
+        let first = Engine::always(Kind::OpenAi, vec![]).await;
+        let second = Engine::always(Kind::OpenAi, good(true)).await;
+        let configs = [&first, &second].map(|engine| {
+            let mut config = stand::config(engine.addr);
+            quick(&mut config);
+            config
+        });
+        let stand = stand::stand(GatewayConfig::default(), configs.into()).await;
+        let first = if refuses {
+            first.die().await;
+            None
+        } else {
+            Some(first)
+        };
+        let reply = ask(&stand, "r1", true, &json!({})).await;
+        let run = stand.settled("r1").await;
+        if refuses {
+            assert_eq!((reply.status, second.asked()), (200, 1), "{reply:?}");
+            assert!(reply.body.ends_with("data: [DONE]\n\n"), "{reply:?}");
+            assert_eq!((&run["outcome"]["kind"], &run["attempt"]), (&json!("completed"), &json!(2)), "{run}");
+        } else {
+            assert_eq!((reply.status, second.asked()), (502, 0), "{reply:?}");
+            assert_eq!((first.as_ref().map(Engine::asked), &run["attempt"]), (Some(1), &json!(1)), "{run}");
+        }
+        stand.nothing_is_left(&[&second]).await;
+    }
+}
+
+// contract: C-8 C-13
+#[tokio::test(flavor = "multi_thread")]
+async fn three_hundred_cancels_in_the_dispatch_window_leave_nothing_running() {
+    for slots in [64, 1000] {
+        three_hundred_cancels(slots).await;
+    }
+}
+
+async fn three_hundred_cancels(slots: u32) {
+    let engine = Engine::always(Kind::Vllm, vec![Step::UntilClosed]).await;
+    let mut config = stand::config(engine.addr);
+    (config.kind, config.slots) = (Some(Kind::Vllm), Some(slots));
+    let gateway = GatewayConfig { queue_max: 1000, ..GatewayConfig::default() };
+    let stand = stand::stand(gateway, vec![config]).await;
+    let (mut callers, addr) = (JoinSet::new(), stand.addr);
+    for n in 0..300 {
+        callers.spawn(async move {
+            let (id, stream) = (format!("r{n}"), n % 2 == 0);
+            let socket = chat(addr, &id, stream, &json!({})).await;
+            // It may not have been read yet.
+            while soon(cancel(addr, &id)).await == 404 {
+                tokio::task::yield_now().await;
+            }
+            read(socket).await
+        });
+    }
+    while let Some(told) = callers.join_next().await {
+        let reply = told.expect("an answer");
+        assert_eq!((reply.status, reply.error().0.as_str()), (499, "cancel_requested"), "{reply:?}");
+    }
+    let mut levels = std::collections::BTreeMap::<String, u32>::new();
+    for n in 0..300 {
+        let run = stand.settled(&format!("r{n}")).await;
+        assert_eq!(run["outcome"]["cause"], "cancel_requested", "{run}");
+        *levels.entry(run["guarantee"].to_string()).or_default() += 1;
+    }
+    println!("{levels:?}, {} reached the engine", engine.asked());
+    assert!(levels.keys().all(|level| level == "\"observed\"" || level == "\"confirmed\""), "{levels:?}");
+    stand.nothing_is_left(&[&engine]).await;
+}
+
+// contract: C-29
+#[tokio::test(flavor = "multi_thread")]
+async fn a_cancel_by_id_names_the_request_and_its_answer_proves_nothing() {
+    for zombies in [true, false] {
+        let engine = Engine::always(Kind::Vllm, vec![stream_head(), chunk(TOKEN), chunk(TOKEN), Step::UntilClosed]).await;
+        let engine = if zombies { engine.keep_zombies() } else { engine };
+        let stand = before(&engine, |config| {
+            of(Kind::Vllm)(config);
+            config.observe_for = Duration::from_millis(if zombies { 300 } else { 20_000 });
+        })
+        .await;
+        let mut socket = chat(stand.addr, "r1", true, &json!({})).await;
+        read_until(&mut socket, "\"a\"").await;
+        drop(socket);
+        let run = stand.settled("r1").await;
+        let level = if zombies { "best_effort" } else { "observed" };
+        assert_eq!((&run["outcome"]["cause"], &run["guarantee"]), (&json!("client_closed"), &json!(level)), "{run}");
+        until(|| engine.aborts().len() == 1, || "no cancel by id".to_owned()).await;
+        let asked = engine.hands.asked.lock().expect("what was asked")[0].clone();
+        let name = asked.lines().find_map(|line| line.strip_prefix("x-request-id: ")).expect("a name").to_owned();
+        let (_, body) = engine.aborts()[0].split_once("\r\n\r\n").map(|(head, body)| (head.to_owned(), body.to_owned())).expect("a body");
+        assert_eq!(body, format!(r#"{{"request_ids":["chatcmpl-{name}"]}}"#));
+        assert!(engine.looks() > 1, "it was the counters that were asked");
+        stand.nothing_is_left(&[&engine]).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_long_wait_is_filled_with_comments_and_what_comes_then_is_an_event() {
+    let pause = Duration::from_millis(4);
+    let head = "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n";
+    let late = vec![Step::Drip(head, pause), chunk(TOKEN), chunk(END), last_chunk()];
+    let html = "HTTP/1.1 200 OK\r\ncontent-type: text/html\r\ncontent-length: 6\r\n\r\n";
+    for (steps, ends) in [
+        (late, END),
+        (vec![Step::UntilClosed], "upstream_timeout"),
+        (vec![Step::Drip("HTTP/1.1 500 Broken\r\ncontent-type: application/json\r\n\r\n{}", pause)], "the engine answered 500"),
+        (vec![Step::Drip(html, pause), send("<html>")], "text/html"),
+    ] {
+        let engine = Engine::always(Kind::OpenAi, steps).await;
+        let gateway = GatewayConfig { keepalive_comment: Duration::from_millis(20), ..GatewayConfig::default() };
+        let mut config = stand::config(engine.addr);
+        quick(&mut config);
+        config.head_timeout = Duration::from_secs(2);
+        let stand = stand::stand(gateway, vec![config]).await;
+        let reply = ask(&stand, "r1", true, &json!({})).await;
+        assert!(reply.status == 200 && reply.body.starts_with(": keepalive\n\n"), "{reply:?}");
+        assert!(reply.body.contains(ends), "{ends}: {reply:?}");
+        let run = stand.settled("r1").await;
+        assert_eq!(run["outcome"]["kind"] == "completed", ends == END, "{run}");
+        if ends != END {
+            assert_eq!(reply.body.matches("data: ").count(), 1, "the error, and nothing behind it: {reply:?}");
+        }
+        stand.nothing_is_left(&[&engine]).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_comes_by_another_door_is_asked_as_a_stream_and_fails_as_clearly() {
+    for (steps, status, says) in [
+        (good(true), 200, "\"text\":\"a\""),
+        (good(false), 502, "no stream of events"),
+        (vec![], 502, "closed before an answer"),
+        (vec![stream_head(), chunk(TOKEN), last_chunk()], 502, "before its end"),
+        (vec![stream_head(), chunk(TOKEN), Step::UntilClosed], 504, "no byte came"),
+        (vec![reply("503 Service Unavailable", "application/json", "{}")], 502, "the engine answered 503"),
+    ] {
+        let engine = Engine::always(Kind::OpenAi, steps).await;
+        let stand = before(&engine, quick).await;
+        let asked = json!({"model": stand::MODEL, "input": "hi", "store": false}).to_string();
+        let reply = soon(stand::request(stand.addr, "POST", "/v1/responses", "X-Request-Id: r1\r\n", &asked)).await;
+        assert_eq!(reply.status, status, "{says}: {reply:?}");
+        assert!(reply.body.contains(says), "{says}: {reply:?}");
+        let run = stand.settled("r1").await;
+        assert_eq!(run["outcome"]["kind"] == "completed", status == 200, "{run}");
+        let asked = engine.hands.asked.lock().expect("what was asked")[0].clone();
+        assert!(asked.starts_with("POST /v1/chat/completions ") && asked.contains("\"stream\":true"), "{asked}");
+        stand.nothing_is_left(&[&engine]).await;
+    }
+}

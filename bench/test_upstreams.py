@@ -77,7 +77,7 @@ class Writing(unittest.TestCase):
     def test_every_cell_has_its_place(self):
         made = upstreams.table(self.found())
         self.assertEqual(sum(line.startswith("| ") for line in made.splitlines()), 1 + len(rows(PHASES)))
-        self.assertIn("`best_effort`, at most 40 tokens wasted; 1 still counted", made)
+        self.assertIn("`best_effort`, at most 40 tokens more; 1 still counted", made)
         self.assertEqual(made.count("not applicable"), len(WAYS))
         self.assertIn("298 never sent, 2 `observed`", made)
 

@@ -33,7 +33,7 @@ def shown(result):
     if result["level"] != "best_effort":
         return f"`{result['level']}`"
     still = "" if result["after"] == 0 else f"; {result['after']} still counted"
-    return f"`{result['level']}`, at most {result['waste']} tokens wasted{still}"
+    return f"`{result['level']}`, at most {result['waste']} tokens more{still}"
 
 
 def table(found):
@@ -144,11 +144,15 @@ def main():
     parser.add_argument("--log", default="/dev/null", help="where engine and gateway write to (default: %(default)s)")
     parser.add_argument("--json", metavar="FILE", help="everything that was found")
     parser.add_argument("--write", metavar="FILE", help="puts the table between its markers in this file")
+    parser.add_argument("--found", metavar="FILE", help="starts nothing: the table of a run that wrote this file with --json")
     args = parser.parse_args()
     file_limit()
     try:
-        with open(args.log, "a") as log:
-            found = measure(args, log)
+        if args.found:
+            found = json.loads(pathlib.Path(args.found).read_text())
+        else:
+            with open(args.log, "a") as log:
+                found = measure(args, log)
     except (ServerError, RuntimeError, OSError) as error:
         sys.exit(f"{parser.prog}: {error}")
     if args.json:

@@ -113,6 +113,8 @@ pub struct Ledger {
     cancel: CancelBy,
     fresh: Option<Freshness>,
     observe_for: Duration,
+    /// When every proof that is not there yet is given up, if that was said.
+    last: Option<Duration>,
     live: HashMap<u64, Arc<Tokens>>,
     closed: Vec<Closed>,
     /// What those showed that are over: they were there while they showed it.
@@ -128,6 +130,7 @@ impl Ledger {
             cancel,
             fresh,
             observe_for,
+            last: None,
             live: HashMap::new(),
             closed: Vec::new(),
             past: VecDeque::new(),
@@ -160,6 +163,11 @@ impl Ledger {
         };
         self.closed.push(Closed { id, closed: now, looks_from });
         self.remember(tokens);
+    }
+
+    /// Nobody can hear of a proof after `last`: what is not proven by then is given up. The first word stands.
+    pub fn end_by(&mut self, last: Duration) {
+        self.last.get_or_insert(last);
     }
 
     /// When the next look is useful, if any is: now or later. Not before the last one ended.
@@ -230,7 +238,10 @@ impl Ledger {
         match (self.cancel, self.fresh) {
             (CancelBy::Nothing, _) | (_, None) => closed.closed,
             // Its first look may still come.
-            (_, Some(_)) => closed.looks_from.saturating_add(self.observe_for),
+            (_, Some(_)) => {
+                let usual = closed.looks_from.saturating_add(self.observe_for);
+                self.last.map_or(usual, |last| usual.min(last))
+            }
         }
     }
 

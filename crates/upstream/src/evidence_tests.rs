@@ -345,3 +345,15 @@ fn the_simulation_proves_in_both_ways_and_would_notice_if_a_rule_were_left_out()
         assert!(run(too_sure, true).2 > 0, "{too_sure:?} goes unnoticed");
     }
 }
+
+#[test]
+fn what_nobody_can_hear_later_is_decided_before() {
+    let mut ledger = Ledger::new(CancelBy::Close, Some(FRESH), ms(20_000));
+    ledger.sent(1);
+    ledger.closed(1, ms(0));
+    ledger.end_by(ms(3000));
+    ledger.end_by(ms(9000));
+    assert_eq!((ledger.verdicts(ms(2999)), ledger.due()), (vec![], Some(ms(3000))));
+    let levels: Vec<_> = ledger.verdicts(ms(3000)).iter().map(|verdict| verdict.level).collect();
+    assert_eq!((levels, ledger.undecided()), (vec![Level::BestEffort], 0));
+}

@@ -34,6 +34,8 @@ use crate::kind::{CancelBy, Capabilities, Kind};
 
 /// Words on their way to the table.
 const EVENTS: usize = 1024;
+/// How long proofs are looked for once the gateway ends its runs because it goes away itself: less than it waits for them to settle.
+const LAST_LOOKS: Duration = Duration::from_secs(3);
 
 /// An upstream's tasks; dropping it ends none of them.
 pub struct Upstream {
@@ -201,6 +203,10 @@ impl Shared {
             }
             // One that is not here has said its end, which is on its way.
             Down::Cancel { attempt, cause, .. } => {
+                if cause == Cause::Shutdown {
+                    held(&self.ledger).end_by(self.now().saturating_add(LAST_LOOKS));
+                    self.closed.notify_one();
+                }
                 if let Some(cancel) = held(&self.live).get(&attempt) {
                     cancel.send_if_modified(|wanted| wanted.is_none().then(|| *wanted = Some(cause)).is_some());
                 }

@@ -161,3 +161,20 @@ async fn one_whose_counters_show_that_it_goes_on() {
 async fn one_that_shows_nothing() {
     all(Kind::OpenAi, Shows::Nothing).await;
 }
+
+// contract: C-10
+#[tokio::test(flavor = "multi_thread")]
+async fn a_gateway_that_ends_does_not_wait_for_a_proof_that_may_not_come() {
+    let engine = Engine::always(Kind::LlamaCpp, steps(Moment::MidStream, true)).await.keep_zombies();
+    let mut config = stand::config(engine.addr);
+    // Longer than the gateway waits.
+    (config.kind, config.observe_for) = (Some(Kind::LlamaCpp), Duration::from_secs(20));
+    let gateway = GatewayConfig { drain: Duration::from_millis(10), ..GatewayConfig::default() };
+    let mut stand = stand::stand(gateway, vec![config]).await;
+    let mut socket = chat(stand.addr, "r1", true, &json!({})).await;
+    read_until(&mut socket, "\"a\"").await;
+    stand.shut_down().await;
+    let run = stand.settled("r1").await;
+    assert_eq!((&run["outcome"]["cause"], &run["guarantee"]), (&json!("shutdown"), &json!("best_effort")), "{run}");
+    assert_eq!(engine.running(), 0);
+}

@@ -116,9 +116,13 @@ impl Stand {
         for engine in engines {
             until(|| engine.running() == 0, || format!("{} are answered", engine.running())).await;
         }
+        self.shut_down().await;
+    }
+
+    /// Tells the gateway to end, and waits for that. It says so if a run is not settled.
+    pub async fn shut_down(&mut self) {
         let _ = self.stop.take().expect("once").send(());
-        // It says so if a run is not settled.
-        soon(self.served).await.expect("no panic").expect("all runs are settled");
+        soon(&mut self.served).await.expect("no panic").expect("all runs are settled");
     }
 }
 

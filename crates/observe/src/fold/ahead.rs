@@ -29,9 +29,15 @@ impl Ahead {
         }
     }
 
-    /// The worker knows its prompt and its cap.
+    /// The worker knows its prompt and its cap. An engine of another make does not say how long the prompt is (0, which no prompt is): all that
+    /// the cap leaves of the context may be prompt, until a first token shows that it is computed.
     pub(super) fn queued(&mut self, prompt_tokens: u32, n: u32, max_tokens: u32) {
         let (n, prompt) = (u64::from(n), u64::from(prompt_tokens));
+        if prompt == 0 {
+            let output = n * u64::from(max_tokens);
+            *self = Ahead { prompt: self.prompt.saturating_sub(output), output, ..Ahead::default() };
+            return;
+        }
         *self = Ahead { tokenised: true, whole_prompt: n * prompt, generated: 0, prompt: n * prompt, output: n * u64::from(max_tokens) };
     }
 
@@ -42,7 +48,7 @@ impl Ahead {
 
     /// A step computed so much of it. What was thrown away brings no sequence nearer to its cap.
     pub(super) fn computed(&mut self, prompt: u32, generated: u32) {
-        self.prompt = self.prompt.saturating_sub(prompt.into());
+        self.prompt = if !self.tokenised && generated > 0 { 0 } else { self.prompt.saturating_sub(prompt.into()) };
         self.output = self.output.saturating_sub(generated.into());
         self.generated += u64::from(generated);
     }

@@ -91,11 +91,11 @@ impl Calls {
         let joining = order.joining.as_ref()?;
         let run = table.joinable.get(&(order.caller.tenant.clone(), joining.key.clone()))?;
         let entry = table.entries.get_mut(run)?;
-        if !entry.dispatch.is_joinable() {
-            return None;
-        }
         if entry.joining.as_ref().is_none_or(|first| first.asked != joining.asked) {
             return Some(Err(Closed::OtherBody));
+        }
+        if !entry.dispatch.is_joinable() {
+            return None;
         }
         if entry.seats.open() >= self.config.readers_max {
             return Some(Err(Closed::InUse));

@@ -252,8 +252,8 @@ impl State {
             match (kept.fresh == new.fresh.as_str(), joinable(&kept.run), digest == *asked) {
                 (true, _, _) => return Wrote::Accepted(kept.run.key.run.clone()),
                 (_, true, true) => return Wrote::Joined(Box::new(kept.run.clone())),
-                (_, true, false) => return Wrote::OtherBody,
-                (_, false, _) => {}
+                (_, _, false) if !kept.run.erased => return Wrote::OtherBody,
+                _ => {}
             }
         }
         let named = |run| RunKey { tenant: new.tenant.clone(), run };

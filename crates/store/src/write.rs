@@ -69,8 +69,8 @@ impl NewRun {
 /// A NUL in a text (not in bytes) is kept as U+FFFD, as PostgreSQL knows no other way.
 #[derive(Clone, PartialEq, Debug)]
 pub enum Write {
-    /// Accept a run: `Accepted`, and the same again for the same `fresh` (a commit whose answer was lost may be repeated); `Joined` if its key has one that is live or has completed and asked for the same; `OtherBody`. A key whose run
-    /// ended otherwise, is wanted to end or is erased goes to the new run. Should even `fresh` be another run's, that one `Stands`.
+    /// Accept a run: `Accepted`, and the same again for the same `fresh` (a commit whose answer was lost may be repeated); `Joined` if its key has one that is live or has completed and asked for the same; `OtherBody` if it
+    /// has one that asked for another thing, whatever became of it. A key whose run ended otherwise, is wanted to end or is erased goes to the new run. Should even `fresh` be another run's, that one `Stands`.
     Accept(Box<NewRun>),
     /// Take an accept back whose asker was told that there is no run, or no longer waits for one: if it was committed after all, that run ends,
     /// as `End` of its attempt 0 would, and no key leads to it; else `Absent`, and there never is one.

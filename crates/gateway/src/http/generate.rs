@@ -111,11 +111,9 @@ pub(crate) fn closed(why: Closed) -> ApiError {
     match why {
         // A shutdown may have begun while the body came in.
         Closed::ShuttingDown => ApiError::shutting_down(),
-        Closed::OtherBody => key(
-            StatusCode::UNPROCESSABLE_ENTITY,
-            "was used with another body for a run that is live; use a new key for a new request",
-            "idempotency_key_reused",
-        ),
+        Closed::OtherBody => {
+            key(StatusCode::UNPROCESSABLE_ENTITY, "was used with another body; use a new key for a new request", "idempotency_key_reused")
+        }
         Closed::Full => ApiError::of_outcome(&Outcome::of(lifecycle::Cause::QueueFull)),
         Closed::StoreDown => ApiError::store_down(),
         Closed::NoStore => {

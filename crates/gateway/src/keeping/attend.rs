@@ -164,7 +164,13 @@ impl Calls {
             return;
         }
         entry.seats.set_elsewhere(gateways);
-        if gateways == 0 && had > 0 {
+        // After the end nobody leaves: the rest is read from the store, and what was delivered is what was delivered here.
+        if gateways == 0 && had > 0 && entry.dispatch.call().outcome().is_some() {
+            if entry.seats.open() == 0 {
+                let delivery = entry.seats.delivery();
+                self.act(entry, |dispatch, now| dispatch.delivered(delivery, now));
+            }
+        } else if gateways == 0 && had > 0 {
             tracing::info!(run = %entry.key.run, "nobody reads it at another gateway any more");
             self.left(entry, Cause::ClientClosed);
         }

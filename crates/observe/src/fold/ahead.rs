@@ -63,3 +63,25 @@ impl Ahead {
         self.prompt.saturating_add(self.output)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    // contract: C-28
+    #[test]
+    fn an_unknown_prompt_is_all_that_the_context_leaves_until_a_token_shows_that_it_is_computed() {
+        let mut ahead = Ahead::default();
+        ahead.dispatched(2 * 4096);
+        ahead.queued(0, 2, 100);
+        assert_eq!(ahead.tokens(), 2 * 4096);
+        ahead.computed(0, 0);
+        assert_eq!(ahead.tokens(), 2 * 4096, "nothing was shown");
+        ahead.computed(0, 3);
+        assert_eq!(ahead.tokens(), 197);
+        let mut known = Ahead::default();
+        known.dispatched(4096);
+        known.queued(30, 1, 100);
+        assert_eq!(known.tokens(), 130);
+    }
+}

@@ -110,8 +110,9 @@ impl Tx<'_> {
         Ok(match (fresh == new.fresh.as_str(), joinable(&run), asked == digest) {
             (true, _, _) => Some(Wrote::Accepted(run.key.run)),
             (_, true, true) => Some(Wrote::Joined(Box::new(run))),
-            (_, true, false) => Some(Wrote::OtherBody),
-            (_, false, _) => None,
+            // Whatever became of it: a key is for one request.
+            (_, _, false) if !run.erased => Some(Wrote::OtherBody),
+            _ => None,
         })
     }
 

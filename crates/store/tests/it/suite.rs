@@ -138,15 +138,17 @@ async fn a_key_leads_to_its_run_as_long_as_that_may_be_joined(store: Arc<dyn Run
     assert_eq!(one(&store, accept(NewRun { tenant: other("o"), ..keyed("r2", 2) })).await, Wrote::Accepted(id("r2")));
     // Somebody wants its end: it is nobody's to join.
     one(&store, Write::Want { run: key("r1"), cause: Cause::CancelRequested }).await;
-    assert_eq!(one(&store, accept(keyed("r3", 2))).await, Wrote::Accepted(id("r3")));
+    assert_eq!(one(&store, accept(keyed("r3", 2))).await, Wrote::OtherBody, "a key is for one request");
+    assert_eq!(one(&store, accept(keyed("r3", 1))).await, Wrote::Accepted(id("r3")));
     one(&store, end("r3", 0, Cause::Stop, None)).await;
-    joined(one(&store, accept(keyed("r4", 2))).await, "r3");
-    assert_eq!(one(&store, accept(keyed("r4", 1))).await, Wrote::OtherBody);
+    joined(one(&store, accept(keyed("r4", 1))).await, "r3");
+    assert_eq!(one(&store, accept(keyed("r4", 2))).await, Wrote::OtherBody);
     one(&store, Write::Erase { run: key("r3") }).await;
-    assert_eq!(one(&store, accept(keyed("r4", 1))).await, Wrote::Accepted(id("r4")));
+    assert_eq!(one(&store, accept(keyed("r4", 2))).await, Wrote::Accepted(id("r4")));
     one(&store, end("r4", 0, Cause::WorkerError, None)).await;
-    assert_eq!(one(&store, accept(keyed("r5", 3))).await, Wrote::Accepted(id("r5")));
-    joined(one(&store, accept(keyed("r6", 3))).await, "r5");
+    assert_eq!(one(&store, accept(keyed("r5", 3))).await, Wrote::OtherBody, "whatever became of it");
+    assert_eq!(one(&store, accept(keyed("r5", 2))).await, Wrote::Accepted(id("r5")));
+    joined(one(&store, accept(keyed("r6", 2))).await, "r5");
 }
 
 async fn an_attempt_and_its_events_are_its_owners(store: Arc<dyn RunStore>) {

@@ -122,6 +122,39 @@ async fn who_comes_back_at_another_gateway_ends_the_grace_and_leaves_like_any_re
     two.end().await;
 }
 
+// contract: C-6
+#[tokio::test(flavor = "multi_thread")]
+async fn a_run_that_ends_while_it_is_read_elsewhere_is_left_by_nobody() {
+    let mut two = Two::begin(ms(30_000)).await;
+    let mut first = two.ask(GRACE).await;
+    let mut second = two.come_back(0).await;
+    read_until(&mut second, "r.2 ").await;
+    // Its gateway has heard of the reader.
+    let counted = async {
+        while two.has.store.truth().attended(Incarnation(1)).await.expect("it is there").is_empty() {
+            tokio::time::sleep(ms(5)).await;
+        }
+        tokio::time::sleep(ms(100)).await;
+    };
+    soon("it is counted", counted).await;
+    two.worker.finish_next();
+    two.work(1).await;
+    read_until(&mut first, "[DONE]").await;
+    read_until(&mut second, "event: end").await;
+    let view = soon("it is settled", async {
+        loop {
+            let view = get(two.has.addr, "/v1/runs/r1").await.json();
+            if view["settled"] == true {
+                return view;
+            }
+            tokio::time::sleep(ms(5)).await;
+        }
+    });
+    let view = view.await;
+    assert_eq!((&view["delivery"], &view["graces"]), (&json!("complete"), &json!({"begun": 0, "resumed": 0})), "{view}");
+    two.end().await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_run_that_is_cancelled_when_its_last_reader_leaves_lives_as_long_as_one_reads_elsewhere() {
     let mut two = Two::begin(ms(30_000)).await;

@@ -23,10 +23,13 @@ pub struct Call {
 /// What a call is answered with, and after how long, by its number among all calls.
 pub type Script = fn(usize) -> (u16, Duration);
 
+/// By run and tool.
+pub type Calls = HashMap<(String, String), Vec<Call>>;
+
 /// The calls for each run's tools, and whether their answers are held back.
 #[derive(Clone)]
 pub struct Payments {
-    calls: Arc<Mutex<HashMap<(String, String), Vec<Call>>>>,
+    calls: Arc<Mutex<Calls>>,
     holds: Arc<Mutex<bool>>,
     script: Script,
 }
@@ -91,8 +94,8 @@ impl Payments {
         *self.holds.lock().unwrap_or_else(PoisonError::into_inner) = holds;
     }
 
-    /// By run and tool.
-    pub fn by_tool(&self) -> HashMap<(String, String), Vec<Call>> {
+    /// All calls so far.
+    pub fn by_tool(&self) -> Calls {
         self.calls.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 

@@ -1,15 +1,17 @@
 // The Responses API as OpenAI's client for Node drives it: waited for, streamed, left in the background, polled, resumed, cancelled, deleted.
+// Every object and every event is held against the published schema as it comes in, before the client reads it.
 // contract: C-8 C-13 C-25 C-26
 // field: F-01
 
 import assert from "node:assert/strict";
-import { test } from "node:test";
+import { after, test } from "node:test";
 import OpenAI, { BadRequestError, ConflictError, NotFoundError } from "openai";
 import { SERVER, everythingComesBack, released, runId, until } from "./server.mjs";
+import { checked, checkedFetch, validEvent, validObject } from "./shapes.mjs";
 
 everythingComesBack();
 
-const client = new OpenAI({ baseURL: `${SERVER}/v1`, apiKey: "none", maxRetries: 0, timeout: 120_000 });
+const client = new OpenAI({ baseURL: `${SERVER}/v1`, apiKey: "none", maxRetries: 0, timeout: 120_000, fetch: checkedFetch });
 const { id: model } = (await client.models.list()).data[0];
 const TERMINAL = ["response.completed", "response.failed", "response.incomplete"];
 
@@ -105,7 +107,9 @@ test("a background response is cancelled twice, and its stream ends and closes",
   assert.deepEqual(await client.responses.cancel(response.id), first);
   const { output_text, ...retrieved } = await client.responses.retrieve(response.id);
   assert.equal(output_text, textOf(read));
-  assert.deepEqual(retrieved, { ...first });
+  // What it did outside is told by the cancel only.
+  assert.deepEqual(first.kvit.effects, []);
+  assert.deepEqual({ ...retrieved, kvit: { ...retrieved.kvit, effects: [] } }, { ...first });
   const run = await released(id);
   assert.equal(run.outcome.cause, "cancel_requested");
   assert.equal(run.blocks.held, 0);
@@ -130,4 +134,29 @@ test("a conversation goes on behind a response, and its input is listed", async 
   const items = [];
   for await (const item of client.responses.inputItems.list(said.id, { order: "asc", limit: 2 })) items.push(item);
   assert.deepEqual(items.map((item) => item.role), ["user", "assistant", "user"]);
+});
+
+test("the checks see what is broken", async () => {
+  const { output_text, ...response } = await client.responses.create(ask());
+  const delta = (await all(client.responses.create(ask({ stream: true })))).find((event) => event.type === "response.output_text.delta");
+  validObject(response);
+  validEvent(delta);
+  for (const name of ["id", "object", "created_at", "error", "output", "tools", "model", "metadata"]) {
+    const { [name]: _, ...broken } = response;
+    assert.throws(() => validObject(broken), assert.AssertionError, name);
+  }
+  for (const more of [{ status: "done" }, { created_at: "now" }, { usage: null }, { tools: [{ type: "function" }] }, { extra: 1 }]) {
+    assert.throws(() => validObject({ ...response, ...more }), assert.AssertionError, JSON.stringify(more));
+    assert.throws(() => validEvent({ type: "response.completed", sequence_number: 9, response: { ...response, ...more } }), assert.AssertionError);
+  }
+  for (const name of ["type", "sequence_number", "item_id", "delta", "logprobs", "output_index", "content_index"]) {
+    const { [name]: _, ...broken } = delta;
+    assert.throws(() => validEvent(broken), assert.AssertionError, name);
+  }
+});
+
+after(() => {
+  console.log("checked against the published schema:", Object.fromEntries(checked));
+  for (const what of ["response", "list", "response.created", "response.output_text.delta", ...TERMINAL.filter((type) => type !== "response.completed")])
+    assert(checked.get(what) > 0, `no ${what} was checked`);
 });

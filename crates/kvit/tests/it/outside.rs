@@ -13,18 +13,37 @@ use serde_json::{Value, json};
 
 use crate::server::{PATIENCE, Server, tiny_model};
 
-/// The keys of each run's calls, and whether their answers are held back.
-#[derive(Clone, Default)]
+/// A call as it came in, and what it is answered, whether or not anybody is there to hear it.
+#[derive(Clone, Debug)]
+pub struct Call {
+    pub key: String,
+    pub status: u16,
+}
+
+/// What a call is answered with, and after how long, by its number among all calls.
+pub type Script = fn(usize) -> (u16, Duration);
+
+/// By run and tool.
+pub type Calls = HashMap<(String, String), Vec<Call>>;
+
+/// The calls for each run's tools, and whether their answers are held back.
+#[derive(Clone)]
 pub struct Payments {
-    calls: Arc<Mutex<HashMap<String, Vec<String>>>>,
+    calls: Arc<Mutex<Calls>>,
     holds: Arc<Mutex<bool>>,
+    script: Script,
 }
 
 impl Payments {
+    /// Whatever is asked for is paid.
     pub fn start() -> (Payments, u16) {
+        Payments::scripted(|_| (200, Duration::ZERO))
+    }
+
+    pub fn scripted(script: Script) -> (Payments, u16) {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
         let port = listener.local_addr().expect("an address").port();
-        let payments = Payments::default();
+        let payments = Payments { calls: Arc::default(), holds: Arc::default(), script };
         let serving = payments.clone();
         std::thread::spawn(move || {
             for stream in listener.incoming().map_while(Result::ok) {
@@ -38,7 +57,7 @@ impl Payments {
     fn serve(&self, mut stream: TcpStream) {
         let mut read = Vec::new();
         let mut piece = [0; 4096];
-        let (run, key) = loop {
+        let (run, tool, key) = loop {
             match stream.read(&mut piece) {
                 Ok(n) if n > 0 => read.extend_from_slice(&piece[..n]),
                 _ => return,
@@ -49,10 +68,17 @@ impl Payments {
             let length = header("content-length:").and_then(|n| n.parse().ok()).unwrap_or(0);
             if body.len() >= length {
                 let body: Value = serde_json::from_str(body).expect("JSON");
-                break (body["run"].as_str().expect("a run").to_owned(), header("idempotency-key:").expect("a key"));
+                let said = |field: &str| body[field].as_str().unwrap_or_else(|| panic!("no {field}")).to_owned();
+                break (said("run"), said("tool"), header("idempotency-key:").expect("a key"));
             }
         };
-        self.calls.lock().unwrap_or_else(PoisonError::into_inner).entry(run).or_default().push(key);
+        let (status, after) = {
+            let mut calls = self.calls.lock().unwrap_or_else(PoisonError::into_inner);
+            let (status, after) = (self.script)(calls.values().map(Vec::len).sum());
+            calls.entry((run, tool)).or_default().push(Call { key, status });
+            (status, after)
+        };
+        std::thread::sleep(after);
         let _ = stream.set_read_timeout(Some(Duration::from_millis(5)));
         while *self.holds.lock().unwrap_or_else(PoisonError::into_inner) {
             // Or whoever called is gone.
@@ -60,15 +86,26 @@ impl Payments {
                 return;
             }
         }
-        let _ = stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\nConnection: close\r\n\r\npaid");
+        let answer = format!("HTTP/1.1 {status} Paid\r\nContent-Length: 4\r\nConnection: close\r\n\r\npaid");
+        let _ = stream.write_all(answer.as_bytes());
     }
 
     pub fn hold(&self, holds: bool) {
         *self.holds.lock().unwrap_or_else(PoisonError::into_inner) = holds;
     }
 
-    pub fn calls(&self) -> HashMap<String, Vec<String>> {
+    /// All calls so far.
+    pub fn by_tool(&self) -> Calls {
         self.calls.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// The keys of each run's calls.
+    pub fn calls(&self) -> HashMap<String, Vec<String>> {
+        let mut of_run: HashMap<String, Vec<String>> = HashMap::new();
+        for ((run, _), calls) in self.by_tool() {
+            of_run.entry(run).or_default().extend(calls.into_iter().map(|call| call.key));
+        }
+        of_run
     }
 
     pub fn total(&self) -> usize {
@@ -90,9 +127,14 @@ fn serve(store: &Path, port: u16) -> Server {
     Server::start(&tiny_model(), &["--store", store, "--tool-urls", &urls, "--tool-timeout-ms", "500", "--store-poll-ms", "50"])
 }
 
+/// A declared tool that asks for a payment.
+pub fn tool(port: u16, name: &str, safe: bool) -> Value {
+    json!({"type": "kvit_http", "name": name, "url": format!("http://127.0.0.1:{port}/pay"), "safe_to_repeat": safe})
+}
+
 /// A background response that pays once it is complete.
 pub fn paying(port: u16, safe: bool, tokens: u32) -> Value {
-    let tool = json!({"type": "kvit_http", "name": "pay", "url": format!("http://127.0.0.1:{port}/pay"), "safe_to_repeat": safe});
+    let tool = tool(port, "pay", safe);
     json!({"input": "Hello there", "background": true, "max_output_tokens": tokens, "temperature": 0, "ignore_eos": true, "tools": [tool]})
 }
 

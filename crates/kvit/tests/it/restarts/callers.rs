@@ -7,7 +7,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use serde_json::{Value, json};
 
 use super::ledger::{Known, Ledger};
+use super::payments::{AGAIN, ONCE};
 use super::wire::{Answer, Next, ask};
+use crate::outside::tool;
 
 /// Keys that are used again and again, over all lives.
 pub const KEYS: u64 = 60;
@@ -49,6 +51,8 @@ pub struct Caller<'a> {
     pub asked: u64,
     /// Background runs under way, as far as callers know.
     pub under_way: &'a AtomicUsize,
+    /// Where the payment service listens.
+    pub payments: u16,
 }
 
 /// What is asked of a run, and by which policy.
@@ -146,7 +150,8 @@ impl Caller<'_> {
         body["n"] = json!(1 + self.dice.roll(2));
         let leaves_after = (!self.chance(3)).then(|| self.dice.roll(20));
         let known = Known { lasts: true, kept: true, ..Known::default() };
-        self.ask(Plan { path: "/v1/chat/completions", body, headers: "X-On-Disconnect: continue\r\n".to_owned(), known, leaves_after })
+        let headers = format!("X-On-Disconnect: continue\r\n{}", self.pays(&mut body));
+        self.ask(Plan { path: "/v1/chat/completions", body, headers, known, leaves_after })
     }
 
     /// A background response; who streams it may stop at any time.
@@ -160,7 +165,24 @@ impl Caller<'_> {
         let leaves_after = (!self.chance(3)).then(|| self.dice.roll(30));
         let known = Known { lasts: true, kept: true, ..Known::default() };
         self.under_way.fetch_add(1, Ordering::Relaxed);
-        self.ask(Plan { path: "/v1/responses", body, headers: String::new(), known, leaves_after })
+        let headers = self.pays(&mut body);
+        self.ask(Plan { path: "/v1/responses", body, headers, known, leaves_after })
+    }
+
+    /// Most background runs pay when they are complete. That is written down before the server hears of it, under an id that the caller gives:
+    /// a run whose acceptance nobody was told may pay too.
+    fn pays(&mut self, body: &mut Value) -> String {
+        let tools: &[&'static str] = match self.dice.roll(5) {
+            0 => return String::new(),
+            1 => &[ONCE],
+            2 => &[AGAIN],
+            3 => &[ONCE, AGAIN],
+            _ => &[AGAIN, ONCE],
+        };
+        let id = format!("{}-{}", self.name, self.asked);
+        self.ledger.declared(&id, tools);
+        body["tools"] = tools.iter().map(|name| tool(self.payments, name, *name == AGAIN)).collect();
+        format!("X-Request-Id: {id}\r\n")
     }
 
     /// Asks for a run and writes down what comes.

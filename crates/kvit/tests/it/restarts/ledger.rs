@@ -48,11 +48,16 @@ pub struct Count {
     pub events_again: u64,
     pub cancels: u64,
     pub rejoined: u64,
+    pub effects_told: u64,
 }
 
 #[derive(Default)]
 struct Book {
     runs: BTreeMap<String, Known>,
+    /// The tools of each run that was asked for with some, acknowledged or not.
+    declared: BTreeMap<String, &'static [&'static str]>,
+    /// What somebody was told became of an effect, by run and tool, where that is final.
+    settled: BTreeMap<(String, String), String>,
     count: Count,
     wrong: Vec<String>,
 }
@@ -132,12 +137,38 @@ impl Ledger {
         });
     }
 
+    /// A run with these tools is about to be asked for.
+    pub fn declared(&self, id: &str, tools: &'static [&'static str]) {
+        self.with(|book| book.declared.insert(id.to_owned(), tools));
+    }
+
+    /// Every run that was asked for with tools, and its tools.
+    pub fn declarations(&self) -> BTreeMap<String, &'static [&'static str]> {
+        self.with(|book| book.declared.clone())
+    }
+
+    /// Somebody was told where an effect stands.
+    pub fn effect(&self, id: &str, key: &str, state: &str, by: &str) {
+        self.with(|book| {
+            book.count.effects_told += 1;
+            let at = (id.to_owned(), key.to_owned());
+            match book.settled.get(&at) {
+                Some(before) if before != state => book.wrong.push(format!("{id}: {key} was {before}, then {by} said {state}")),
+                None if matches!(state, "committed" | "failed") => drop(book.settled.insert(at, state.to_owned())),
+                _ => {}
+            }
+        });
+    }
+
     /// What a `GET /v1/runs/{id}` said of a run that was acknowledged.
     pub fn looked(&self, id: &str, status: u16, run: &Value) -> bool {
         self.count(|count| count.looks += 1);
         if status != 200 {
             self.wrong(format!("{id}: was acknowledged, and is {status}: {run}"));
             return true;
+        }
+        for effect in run["effects"].as_array().into_iter().flatten() {
+            self.effect(id, effect["key"].as_str().unwrap_or_default(), effect["state"].as_str().unwrap_or_default(), "its record");
         }
         let Some(cause) = run["outcome"]["cause"].as_str() else { return false };
         self.ended(id, cause, "its record");

@@ -1,24 +1,27 @@
 //! `kill -9` of the whole of `kvit serve` at random moments under load, again and again on one store: nothing that a caller was told is
 //! untrue afterwards. Every run that was acknowledged is known; an outcome that was told stays; background runs go on to their own end and say
-//! again what they had said; what was read by its caller only ends with `worker_lost`; a key has one completed run; and no block is missing.
+//! again what they had said; what was read by its caller only ends with `worker_lost`; a key has one completed run; no payment is made twice; and
+//! no block is missing.
 //!
 //! `KVIT_TEST_RESTARTS_SEED` repeats a plan (not the moments: those are the machine's), `KVIT_TEST_RESTARTS` says how many lives.
-// contract: C-5, C-7, C-15, C-25, C-26
+// contract: C-5, C-7, C-15, C-25, C-26, C-27
 
 mod callers;
 mod ledger;
+mod payments;
 mod wire;
 
 use std::collections::BTreeMap;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicUsize;
 use std::time::{Duration, Instant};
 
 use callers::{Caller, Dice, Gone, KEYS, follow, look};
 use ledger::Ledger;
 use lifecycle::{OutcomeKind, Tenant};
-use store::{RunQuery, StoreConfig, StoredRun};
+use store::{Effect, RunQuery, StoreConfig, StoredRun};
 
+use crate::outside::Payments;
 use crate::server::{PATIENCE, Server, lasting_model, rest};
 
 /// Callers at a time.
@@ -35,9 +38,26 @@ fn number(name: &str, usual: u64) -> u64 {
     std::env::var(name).map_or(usual, |text| text.parse().unwrap_or_else(|_| panic!("{name} is a number")))
 }
 
-fn start(store: &Path) -> Server {
-    let place = store.to_str().expect("a path");
-    Server::start(&lasting_model(), &[&OPTIONS[..], &["--store", place]].concat())
+/// What outlasts every life of the server.
+struct World {
+    store: PathBuf,
+    ledger: Ledger,
+    payments: Payments,
+    /// Where the payment service listens.
+    port: u16,
+}
+
+/// A run of the store with its effects.
+struct Kept {
+    run: StoredRun,
+    effects: Vec<Effect>,
+}
+
+fn start(world: &World) -> Server {
+    let urls = format!("http://127.0.0.1:{}/pay", world.port);
+    let outside = ["--tool-urls", &urls, "--tool-timeout-ms", "500", "--store-poll-ms", "50"];
+    let place = world.store.to_str().expect("a path");
+    Server::start(&lasting_model(), &[&OPTIONS[..], &outside, &["--store", place]].concat())
 }
 
 #[test]
@@ -56,39 +76,43 @@ fn lives(lives: u64) {
     let seed = number("KVIT_TEST_RESTARTS_SEED", u64::from(now.subsec_nanos()));
     println!("{lives} lives, KVIT_TEST_RESTARTS_SEED={seed}");
     let folder = tempfile::tempdir().expect("a folder");
-    let store = folder.path().join("runs.db");
-    let ledger = Ledger::default();
-    let empty = start(&store);
+    let (payments, port) = Payments::scripted(payments::script);
+    let world = World { store: folder.path().join("runs.db"), ledger: Ledger::default(), payments, port };
+    let ledger = &world.ledger;
+    let empty = start(&world);
     let baseline = rest(&empty.kv());
     drop(empty);
     for life in 0..lives {
-        one_life(&store, &ledger, seed, life);
+        one_life(&world, seed, life);
+        payments::check(ledger, &world.payments);
         ledger.check(&format!("life {life} of seed {seed}"));
         if life % 20 == 19 {
-            println!("life {}: {}", life + 1, ledger.figures());
+            println!("life {}: {}; {} calls for payments", life + 1, ledger.figures(), world.payments.total());
         }
     }
-    let server = start(&store);
-    to_the_end(&server, &ledger, seed);
+    let server = start(&world);
+    to_the_end(&server, ledger, seed);
     let since = Instant::now();
     while rest(&server.kv()) != baseline {
         assert!(since.elapsed() < PATIENCE, "seed {seed}: {} was {baseline:?}", server.kv());
         std::thread::sleep(Duration::from_millis(20));
     }
     assert!(server.terminate(), "a stop in good order");
-    let kept = kept(&store);
-    judge(&ledger, &kept);
+    let kept = kept(&world.store);
+    judge(ledger, &kept);
+    let paid = payments::judge(ledger, &world.payments, &kept);
     ledger.check(&format!("at the end of seed {seed}"));
-    let attempts = kept.iter().filter(|run| run.attempt > 1).count();
-    let most = kept.iter().map(|run| run.attempt).max().unwrap_or(0);
-    println!("{}; {} runs in the store, {attempts} of them computed again, up to {most} attempts", ledger.figures(), kept.len());
+    let attempts = kept.iter().filter(|kept| kept.run.attempt > 1).count();
+    let most = kept.iter().map(|kept| kept.run.attempt).max().unwrap_or(0);
+    println!("{}; {} runs in the store, {attempts} of them computed again, up to {most} attempts; {paid}", ledger.figures(), kept.len());
     assert!(attempts > 0, "some runs were taken over");
 }
 
 /// The server lives for a random time, with callers who never rest, and somebody who looks at what earlier lives left.
-fn one_life(store: &Path, ledger: &Ledger, seed: u64, life: u64) {
+fn one_life(world: &World, seed: u64, life: u64) {
+    let ledger = &world.ledger;
     let mut dice = Dice::of(seed, life << 8);
-    let server = start(store);
+    let server = start(world);
     // Now and then at once: while it takes over.
     let length = if dice.roll(5) == 0 { dice.roll(30) } else { dice.roll(LIFE_MAX_MS) };
     let open = ledger.ids(|known| known.outcome.is_none());
@@ -97,7 +121,7 @@ fn one_life(store: &Path, ledger: &Ledger, seed: u64, life: u64) {
         for caller in 0..CALLERS {
             let name = format!("c{life:04}-{caller}");
             let dice = Dice::of(seed, (life << 8) + caller + 1);
-            let caller = Caller { port: server.port, ledger, dice, name, asked: 0, under_way: &under_way };
+            let caller = Caller { port: server.port, ledger, dice, name, asked: 0, under_way: &under_way, payments: world.port };
             scope.spawn(move || caller.go());
         }
         let port = server.port;
@@ -118,6 +142,7 @@ fn to_the_end(server: &Server, ledger: &Ledger, seed: u64) {
         open.retain(|id| !lives(look(server.port, ledger, id)));
         assert!(since.elapsed() < PATIENCE * 3, "seed {seed}: without an end: {} runs, of them {:?}", open.len(), open.first());
     }
+    lives(payments::settle(server.port, ledger, seed).map(|()| true));
     for id in ledger.ids(|known| known.kept) {
         lives(follow(server.port, ledger, &id, 0, None).map(|()| true));
         let last = ledger.get(&id, |known| known.events.keys().last().copied()).flatten().unwrap_or(0);
@@ -126,28 +151,33 @@ fn to_the_end(server: &Server, ledger: &Ledger, seed: u64) {
 }
 
 /// Everything that is in the store, when nobody has it open.
-fn kept(place: &Path) -> Vec<StoredRun> {
+fn kept(place: &Path) -> Vec<Kept> {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().expect("a runtime");
     runtime.block_on(async {
         let config = StoreConfig::at(place.to_str().expect("a path").to_owned());
         let store = store::open(&config).await.expect("the store opens");
-        let mut all: Vec<StoredRun> = Vec::new();
+        let mut all: Vec<Kept> = Vec::new();
         loop {
             let query =
-                RunQuery { ended: false, outcome: None, cause: None, after: all.last().map(|run| run.key.run.clone()), limit: PAGE };
+                RunQuery { ended: false, outcome: None, cause: None, after: all.last().map(|kept| kept.run.key.run.clone()), limit: PAGE };
             let page = store.runs(&Tenant::default(), &query).await.expect("the store answers");
             if page.is_empty() {
                 return all;
             }
-            all.extend(page);
+            for run in page {
+                // A list is without what was asked for.
+                let whole = store.run(&run.key).await.expect("the store answers").expect("it is listed");
+                let effects = store.effects(&run.key).await.expect("the store answers");
+                all.push(Kept { run: whole, effects });
+            }
         }
     })
 }
 
 /// What must hold of the runs in the store and of what callers know.
-fn judge(ledger: &Ledger, kept: &[StoredRun]) {
+fn judge(ledger: &Ledger, kept: &[Kept]) {
     let mut of_key: BTreeMap<u64, Vec<&str>> = BTreeMap::new();
-    for run in kept {
+    for Kept { run, .. } in kept {
         let id = run.key.run.as_str();
         let Some(outcome) = &run.outcome else {
             ledger.wrong(format!("{id}: has no outcome in the store"));
@@ -175,7 +205,7 @@ fn judge(ledger: &Ledger, kept: &[StoredRun]) {
     for (key, ids) in of_key.iter().filter(|(_, ids)| ids.len() > 1) {
         ledger.wrong(format!("key {key} has the completed runs {ids:?}"));
     }
-    let known: std::collections::HashSet<&str> = kept.iter().map(|run| run.key.run.as_str()).collect();
+    let known: std::collections::HashSet<&str> = kept.iter().map(|kept| kept.run.key.run.as_str()).collect();
     for id in ledger.ids(|_| true).iter().filter(|id| !known.contains(id.as_str())) {
         ledger.wrong(format!("{id}: was acknowledged and is not in the store"));
     }

@@ -7,11 +7,7 @@
 //! Invariant: nothing of the answer is changed or held back but the beginning of a stream, at most until the first keepalive comment.
 // contract: C-6 C-29
 
-use std::collections::VecDeque;
-use std::convert::Infallible;
-use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll, ready};
 
 use axum::Extension;
 use axum::body::Body;
@@ -19,8 +15,7 @@ use axum::extract::{Request, State};
 use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use bytes::{Bytes, BytesMut};
-use http_body::Frame;
-use lifecycle::message::{Delta, Forward, Piece, Prompt};
+use lifecycle::message::{Delta, Forward, Piece, Prompt, Usage};
 use lifecycle::params::{N_MAX, Params};
 use lifecycle::{Cause, Outcome, OutcomeKind, RunId, Time};
 use serde_json::Value;
@@ -29,7 +24,7 @@ use super::error::ApiError;
 use super::fields::{self, Fields};
 use super::generate::{self, JOINED};
 use super::leaving::{self, Route};
-use super::stream::{COMMENT, Silence};
+use super::stream::{Events, Ready, Telling};
 use super::{Requested, name, serving};
 use crate::THEIRS;
 use crate::calls::Calls;
@@ -109,11 +104,11 @@ pub(super) async fn answer(
     let id = reader.key.run.clone();
     let mut response = match head(&mut reader, stream).await {
         Begun::Over(outcome) => ApiError::of_outcome(&outcome).into_response(),
-        Begun::Silent => generate::sse(Body::new(Passing::new(reader, true))),
+        Begun::Silent => passing(reader),
         Begun::Answer { status, content_type } => {
             let is_events = content_type.as_deref().is_some_and(|kind| kind.starts_with("text/event-stream"));
             let mut response = match is_events {
-                true => generate::sse(Body::new(Passing::new(reader, true))),
+                true => passing(reader),
                 false => whole(reader).await,
             };
             // A failure after the head is the gateway's own answer.
@@ -201,33 +196,23 @@ fn is_theirs(outcome: &Outcome) -> bool {
         && outcome.reason.as_deref().is_some_and(|why| why.starts_with(THEIRS))
 }
 
-/// A stream of the engine's own events.
+/// The engine's own events, as they came.
 struct Passing {
-    reader: Reader,
-    ready: VecDeque<(Bytes, u32)>,
-    over: Option<bool>,
-    silence: Option<Silence>,
     /// Nothing was sent of it yet that is no comment.
     fresh: bool,
 }
 
-impl Passing {
-    fn new(reader: Reader, fresh: bool) -> Passing {
-        let silence = reader.comment_after().map(Silence::new);
-        Passing { reader, ready: VecDeque::new(), over: None, silence, fresh }
-    }
-
-    fn delta(&mut self, delta: Delta) {
+impl Telling for Passing {
+    fn delta(&mut self, delta: Delta, ready: &mut Ready) {
         let tokens = delta.count();
         match delta.passed.map(|passed| passed.piece) {
-            Some(Piece::Body(bytes)) => self.ready.push_back((bytes, tokens)),
+            Some(Piece::Body(bytes)) => ready.push(bytes, tokens),
             // The head of an answer that began in silence. One that is no stream of events cannot be passed on any more.
             Some(Piece::Head { status, content_type }) if self.fresh => {
                 let is_events = content_type.as_deref().is_some_and(|kind| kind.starts_with("text/event-stream"));
                 if status != StatusCode::OK.as_u16() || !is_events {
-                    let error =
-                        ApiError::new(StatusCode::BAD_GATEWAY, "server_error", format!("{THEIRS}{status} to a request for a stream"));
-                    self.fail(&error.code("upstream_error"));
+                    let message = format!("{THEIRS}{status} to a request for a stream");
+                    ready.fail(&ApiError::new(StatusCode::BAD_GATEWAY, "server_error", message).code("upstream_error"));
                 }
             }
             _ => {}
@@ -235,56 +220,20 @@ impl Passing {
         self.fresh = false;
     }
 
-    fn fail(&mut self, error: &ApiError) {
-        self.ready.push_back((format!("data: {}\n\n", error.to_json()).into(), 0));
-        self.over = Some(false);
-    }
-
-    fn end(&mut self, outcome: &Outcome) {
+    fn end(&mut self, outcome: &Outcome, _: &Usage, ready: &mut Ready) {
         if outcome.kind() == OutcomeKind::Completed {
-            self.over = Some(true);
+            ready.end(true);
         } else if is_theirs(outcome) && !self.fresh {
             // It was told in the engine's own words.
-            self.over = Some(false);
+            ready.end(false);
         } else {
-            self.fail(&ApiError::of_outcome(outcome));
+            ready.fail(&ApiError::of_outcome(outcome));
         }
     }
 }
 
-impl http_body::Body for Passing {
-    type Data = Bytes;
-    type Error = Infallible;
-
-    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
-        loop {
-            if self.reader.is_gone() {
-                self.reader.finish(false);
-                return Poll::Ready(None);
-            }
-            if let Some((bytes, tokens)) = self.ready.pop_front() {
-                self.reader.taken(tokens);
-                if let Some(silence) = &mut self.silence {
-                    silence.since = tokio::time::Instant::now();
-                }
-                return Poll::Ready(Some(Ok(Frame::data(bytes))));
-            }
-            if let Some(complete) = self.over {
-                self.reader.finish(complete);
-                return Poll::Ready(None);
-            }
-            match self.reader.poll(cx) {
-                Poll::Ready(Item::Accepted) => {}
-                Poll::Ready(Item::Delta(delta)) => self.delta(delta),
-                Poll::Ready(Item::End { outcome, .. }) => self.end(&outcome),
-                Poll::Pending => {
-                    let Some(silence) = &mut self.silence else { return Poll::Pending };
-                    ready!(silence.poll(cx));
-                    return Poll::Ready(Some(Ok(Frame::data(COMMENT))));
-                }
-            }
-        }
-    }
+fn passing(reader: Reader) -> Response {
+    generate::sse(Body::new(Events::of(reader, Passing { fresh: true })))
 }
 
 /// Endpoints that only an engine that is forwarded to has: embeddings, rerank, scores.

@@ -95,7 +95,7 @@ async fn generate(
     shape.id = format!("{}-{id}", if kind == Kind::Chat { "chatcmpl" } else { "cmpl" });
     let mut response = match first(&mut reader).await {
         Err(outcome) => ApiError::of_outcome(&outcome).into_response(),
-        Ok(()) if stream => events(Events::new(reader, shape, n)),
+        Ok(()) if stream => sse(Body::new(Events::chunks(reader, shape, n))),
         Ok(()) => collect(reader, &shape, n).await,
     };
     name(response.headers_mut(), &id, requested.as_ref());
@@ -229,10 +229,6 @@ pub(crate) async fn first(reader: &mut Reader) -> Result<(), Outcome> {
             Err(outcome)
         }
     }
-}
-
-fn events(events: Events) -> Response {
-    sse(Body::new(events))
 }
 
 /// A stream of server-sent events.

@@ -26,18 +26,55 @@ pub(super) const COMMENT: Bytes = Bytes::from_static(b": keepalive\n\n");
 /// Most bytes of a whole answer in one frame: hyper takes a frame as a whole, and whatever it took counts as delivered.
 const PART_BYTES: usize = 16 << 10;
 
-/// A stream of server-sent events.
-pub(crate) struct Events {
+/// Frames that are ready to be sent, each with the tokens that it shows.
+#[derive(Default)]
+pub(super) struct Ready {
+    frames: VecDeque<(Bytes, u32)>,
+    /// Set once the end is known: whether it is the proper one.
+    over: Option<bool>,
+}
+
+impl Ready {
+    /// One more.
+    pub(super) fn push(&mut self, frame: Bytes, tokens: u32) {
+        self.frames.push_back((frame, tokens));
+    }
+
+    /// Nothing follows.
+    pub(super) fn end(&mut self, complete: bool) {
+        self.over = Some(complete);
+    }
+
+    /// An error is the last that follows.
+    pub(super) fn fail(&mut self, error: &ApiError) {
+        self.push(event(&error.to_json()), 0);
+        self.end(false);
+    }
+}
+
+/// How what was said of a run is put on the wire.
+pub(super) trait Telling: Unpin {
+    /// A piece of the answer.
+    fn delta(&mut self, delta: Delta, ready: &mut Ready);
+    /// The end.
+    fn end(&mut self, outcome: &Outcome, usage: &Usage, ready: &mut Ready);
+}
+
+/// A stream of server-sent events: what its reader gets, with a comment wherever it is silent for too long.
+pub(super) struct Events<T> {
     reader: Reader,
+    telling: T,
+    ready: Ready,
+    silence: Option<Silence>,
+}
+
+/// Chunks as OpenAI's endpoints have them.
+pub(super) struct Chunks {
     shape: Shape,
-    ready: VecDeque<(Bytes, u32)>,
     /// Characters shown so far, one entry an answer.
     offsets: Vec<usize>,
     /// Tokens whose text is not shown yet.
     held: u32,
-    /// Set once the end is known: whether it is the proper one.
-    over: Option<bool>,
-    silence: Option<Silence>,
 }
 
 /// How long a stream has been silent, and how long it may be.
@@ -70,14 +107,24 @@ impl Silence {
     }
 }
 
-impl Events {
-    pub(crate) fn new(reader: Reader, shape: Shape, n: u32) -> Events {
-        let ready = (0..n).filter_map(|index| shape.opening(index)).map(|chunk| (event(&chunk), 0)).collect();
+impl<T: Telling> Events<T> {
+    pub(super) fn of(reader: Reader, telling: T) -> Events<T> {
         let silence = reader.comment_after().map(Silence::new);
-        Events { reader, shape, ready, offsets: vec![0; n as usize], held: 0, over: None, silence }
+        Events { reader, telling, ready: Ready::default(), silence }
     }
+}
 
-    fn delta(&mut self, delta: &Delta) {
+impl Events<Chunks> {
+    pub(super) fn chunks(reader: Reader, shape: Shape, n: u32) -> Events<Chunks> {
+        let opening: Vec<Bytes> = (0..n).filter_map(|index| shape.opening(index)).map(|chunk| event(&chunk)).collect();
+        let mut events = Events::of(reader, Chunks { shape, offsets: vec![0; n as usize], held: 0 });
+        opening.into_iter().for_each(|chunk| events.ready.push(chunk, 0));
+        events
+    }
+}
+
+impl Telling for Chunks {
+    fn delta(&mut self, delta: Delta, ready: &mut Ready) {
         self.held += delta.count();
         if !delta.text.is_empty() || !delta.logprobs.is_empty() {
             let offset = self.offsets.get(delta.sequence as usize).copied().unwrap_or(0);
@@ -85,24 +132,23 @@ impl Events {
             if let Some(at) = self.offsets.get_mut(delta.sequence as usize) {
                 *at += delta.text.chars().count();
             }
-            self.ready.push_back((event(&chunk), std::mem::take(&mut self.held)));
+            ready.push(event(&chunk), std::mem::take(&mut self.held));
         }
         if let Some(cause) = delta.finish {
             let chunk = self.shape.finish(delta.sequence, cause);
-            self.ready.push_back((event(&chunk), std::mem::take(&mut self.held)));
+            ready.push(event(&chunk), std::mem::take(&mut self.held));
         }
     }
 
-    fn end(&mut self, outcome: &Outcome, usage: &Usage) {
-        let completed = outcome.kind() == OutcomeKind::Completed;
-        self.over = Some(completed);
-        if !completed {
-            return self.ready.push_back((event(&ApiError::of_outcome(outcome).to_json()), 0));
+    fn end(&mut self, outcome: &Outcome, usage: &Usage, ready: &mut Ready) {
+        if outcome.kind() != OutcomeKind::Completed {
+            return ready.fail(&ApiError::of_outcome(outcome));
         }
         if self.shape.include_usage {
-            self.ready.push_back((event(&self.shape.usage(usage)), 0));
+            ready.push(event(&self.shape.usage(usage)), 0);
         }
-        self.ready.push_back((Bytes::from_static(b"data: [DONE]\n\n"), std::mem::take(&mut self.held)));
+        ready.push(Bytes::from_static(b"data: [DONE]\n\n"), std::mem::take(&mut self.held));
+        ready.end(true);
     }
 }
 
@@ -110,34 +156,35 @@ fn event(chunk: &Value) -> Bytes {
     format!("data: {chunk}\n\n").into()
 }
 
-impl Body for Events {
+impl<T: Telling> Body for Events<T> {
     type Data = Bytes;
     type Error = Infallible;
 
-    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+    fn poll_frame(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+        let this = self.get_mut();
         loop {
-            if self.reader.is_gone() {
-                self.reader.finish(false);
+            if this.reader.is_gone() {
+                this.reader.finish(false);
                 return Poll::Ready(None);
             }
-            if let Some((bytes, tokens)) = self.ready.pop_front() {
-                self.reader.taken(tokens);
-                if let Some(silence) = &mut self.silence {
+            if let Some((bytes, tokens)) = this.ready.frames.pop_front() {
+                this.reader.taken(tokens);
+                if let Some(silence) = &mut this.silence {
                     silence.since = Instant::now();
                 }
                 return Poll::Ready(Some(Ok(Frame::data(bytes))));
             }
-            if let Some(complete) = self.over {
-                self.reader.finish(complete);
+            if let Some(complete) = this.ready.over {
+                this.reader.finish(complete);
                 return Poll::Ready(None);
             }
-            match self.reader.poll(cx) {
+            match this.reader.poll(cx) {
                 Poll::Ready(Item::Accepted) => {}
-                Poll::Ready(Item::Delta(delta)) => self.delta(&delta),
-                Poll::Ready(Item::End { outcome, usage }) => self.end(&outcome, &usage),
+                Poll::Ready(Item::Delta(delta)) => this.telling.delta(delta, &mut this.ready),
+                Poll::Ready(Item::End { outcome, usage }) => this.telling.end(&outcome, &usage, &mut this.ready),
                 // In the queue, in prefill, or between two tokens.
                 Poll::Pending => {
-                    let Some(silence) = &mut self.silence else { return Poll::Pending };
+                    let Some(silence) = &mut this.silence else { return Poll::Pending };
                     ready!(silence.poll(cx));
                     return Poll::Ready(Some(Ok(Frame::data(COMMENT))));
                 }

@@ -277,6 +277,20 @@ async fn what_was_recorded_here_of_a_run_that_another_took_over_is_shown_to_nobo
     assert_eq!(get(stand.addr, "/v1/runs").await.json()["data"][0]["outcome"], serde_json::Value::Null);
 }
 
+/// The number of the attempt that the worker is given next.
+async fn next_attempt(worker: &mut Worker, life: &mut Life) -> u32 {
+    let next = async {
+        loop {
+            worker.hear(life).await;
+            if let Some(attempt) = worker.attempts.last() {
+                return attempt.id.attempt;
+            }
+            tokio::time::sleep(ms(1)).await;
+        }
+    };
+    soon("an attempt", next).await
+}
+
 // contract: C-2
 #[tokio::test(flavor = "multi_thread")]
 async fn an_attempt_that_was_begun_and_never_written_has_no_twin_in_the_next_life() {
@@ -289,32 +303,15 @@ async fn an_attempt_that_was_begun_and_never_written_has_no_twin_in_the_next_lif
     let mut socket = send(life.addr, &background("r1", false)).await;
     assert_eq!(soon("an answer", read_reply(&mut socket)).await.status, 200);
     let mut begun = Vec::new();
-    // Two lives, each of which is lost before it can write what it begins.
+    // Three lives, each of which is lost before it can write what it begins.
     let mut life = life;
     for number in 2..5 {
-        let attempts = async {
-            loop {
-                worker.hear(&mut life).await;
-                if let Some(attempt) = worker.attempts.last() {
-                    return attempt.id.attempt;
-                }
-                tokio::time::sleep(ms(1)).await;
-            }
-        };
-        begun.push(soon("an attempt", attempts).await);
+        begun.push(next_attempt(&mut worker, &mut life).await);
         weather.read_only.store(true, Ordering::SeqCst);
         worker.be_lost(&life).await;
         worker.come(&life).await;
-        let again = async {
-            loop {
-                worker.hear(&mut life).await;
-                if let Some(attempt) = worker.attempts.last() {
-                    return attempt.id.attempt;
-                }
-                tokio::time::sleep(ms(1)).await;
-            }
-        };
-        begun.push(soon("a further attempt, which cannot be written", again).await);
+        // This one cannot be written.
+        begun.push(next_attempt(&mut worker, &mut life).await);
         life.kill().await;
         weather.read_only.store(false, Ordering::SeqCst);
         life = Life::begin(Incarnation(number), quick(), Flaky::new(memory.clone(), weather.clone()));

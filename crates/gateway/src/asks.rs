@@ -5,7 +5,8 @@
 use std::sync::Arc;
 
 use lifecycle::message::{Down, Snapshot};
-use lifecycle::{Incarnation, Presence, WorkerIndex};
+use lifecycle::{Incarnation, Presence, WorkerIndex, WorkerState};
+use observe::WorkerScrape;
 use tokio::sync::oneshot;
 
 use crate::calls::Calls;
@@ -18,22 +19,45 @@ pub(crate) struct Cut {
     pub(crate) life: Option<Incarnation>,
     /// `None` if it is not here, or did not answer in time.
     pub(crate) snapshot: Option<Box<Snapshot>>,
+    /// It is an engine that others wrote, and takes runs.
+    pub(crate) takes_runs: bool,
+    /// Runs that it has by this gateway's table, and most of them at once.
+    pub(crate) runs: u32,
+    pub(crate) slots: Option<u32>,
+}
+
+impl Cut {
+    /// Its part of the metrics.
+    pub(crate) fn scraped(&self) -> WorkerScrape<'_> {
+        let Cut { name, snapshot, takes_runs, runs, slots, .. } = self;
+        WorkerScrape { name, snapshot: snapshot.as_deref(), takes_runs: *takes_runs, runs: *runs, slots: *slots }
+    }
 }
 
 impl Calls {
     /// One cut of each worker's state, in the order of the workers. They are asked at the same time, and waited for no longer than for one.
     pub(crate) async fn snapshots(&self, blocks: bool) -> Vec<Cut> {
-        let known: Vec<_> = self.lock().workers.iter().map(|(worker, known)| (worker, known.name.clone(), known.life)).collect();
+        let known: Vec<_> = {
+            let table = self.lock();
+            let loads = table.loads();
+            let cut = |(worker, known): (WorkerIndex, &WorkerState)| {
+                let runs = loads.get(&worker).map_or(0, |load| load.runs);
+                let takes_runs = known.offer.forwards && matches!(known.presence, Presence::Here | Presence::Trial);
+                let (name, life, slots) = (known.name.clone(), known.life, known.offer.slots);
+                (worker, Cut { name, life, snapshot: None, takes_runs, runs, slots })
+            };
+            table.workers.iter().map(cut).collect()
+        };
         let until = tokio::time::Instant::now() + self.config.ask_timeout;
         // All are asked before the first answer is waited for.
-        let asked: Vec<_> = known.into_iter().map(|(worker, name, life)| (name, life, self.ask(worker, blocks))).collect();
+        let asked: Vec<_> = known.into_iter().map(|(worker, cut)| (cut, self.ask(worker, blocks))).collect();
         let mut cuts = Vec::with_capacity(asked.len());
-        for (name, life, asked) in asked {
+        for (cut, asked) in asked {
             let snapshot = match asked {
                 Some((_forget, answer)) => tokio::time::timeout_at(until, answer).await.ok().and_then(Result::ok),
                 None => None,
             };
-            cuts.push(Cut { name, life, snapshot });
+            cuts.push(Cut { snapshot, ..cut });
         }
         cuts
     }
@@ -43,7 +67,7 @@ impl Calls {
         let mut table = self.lock();
         // An engine of another make has no account that it could be asked for.
         let answers = table.workers.get(worker).filter(|known| known.presence == Presence::Here);
-        let answers = answers.is_some_and(|known| known.model.as_ref().is_none_or(|model| !model.forwards));
+        let answers = answers.is_some_and(|known| !known.offer.forwards);
         if !answers || table.asks.len() >= self.config.asks_max {
             return None;
         }

@@ -12,7 +12,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use lifecycle::event::Event;
 use lifecycle::message::{Down, From, ModelInfo, Snapshot};
-use lifecycle::{Cause, Dispatch, DispatchEffect, Incarnation, Load, Outcome, Place, RunKey, Said, Time, WorkerIndex, Workers};
+use lifecycle::{
+    Affinity, Cause, Dispatch, DispatchEffect, Incarnation, Load, Need, Outcome, Place, RunKey, Said, Time, WorkerIndex, Workers,
+};
 use observe::Journal;
 use tokio::sync::{Notify, oneshot, watch};
 
@@ -21,6 +23,7 @@ use crate::conn::ConnState;
 use crate::feed::Item;
 use crate::joining::{JoinKey, Joining};
 use crate::keeping::{Keeper, Log};
+use crate::links::Journals;
 use crate::outside::Outside;
 use crate::records::Kept;
 use crate::seats::{SeatId, Seats};
@@ -35,6 +38,8 @@ pub(crate) struct Entry {
     pub(crate) model: Arc<str>,
     /// Its request goes on as it came.
     pub(crate) forwarded: bool,
+    /// The beginning of its prompt, where several workers could have computed it.
+    pub(crate) affinity: Option<Affinity>,
     /// What was recorded of it for a worker elsewhere.
     pub(crate) kept: Kept,
     /// Its place among those that wait for a worker.
@@ -79,11 +84,11 @@ impl Table {
         loads
     }
 
-    /// Where a run for this model goes now, if there is a worker for it.
-    pub(crate) fn choose(&mut self, model: &str, forwarded: bool, loads: &HashMap<WorkerIndex, Load>) -> Option<Place> {
-        let worker = self.workers.choose(model, forwarded, |worker| loads.get(&worker).copied().unwrap_or_default())?;
+    /// Where a run goes now, if there is a worker for it.
+    pub(crate) fn choose(&mut self, need: &Need<'_>, percent: u32, loads: &HashMap<WorkerIndex, Load>) -> Option<Place> {
+        let worker = self.workers.choose(need, percent, |worker| loads.get(&worker).copied().unwrap_or_default())?;
         let known = self.workers.get(worker)?;
-        let (incarnation, model) = (known.life?, known.model.clone()?);
+        let (incarnation, model) = (known.life?, known.model(need.model)?.clone());
         self.last_number += 1;
         Some(Place { worker, incarnation, number: self.last_number, model })
     }
@@ -92,15 +97,15 @@ impl Table {
 /// The way to one worker.
 pub(crate) struct LinkEnd {
     send: SendDown,
-    /// Its worker has another journal.
-    is_remote: bool,
+    /// Who records what happens there.
+    journals: Journals,
     /// The link is over; the driver has it yet to apply, or has.
     pub(crate) closed: AtomicBool,
 }
 
 impl LinkEnd {
-    pub(crate) fn new(send: SendDown, is_remote: bool) -> LinkEnd {
-        LinkEnd { send, is_remote, closed: AtomicBool::new(false) }
+    pub(crate) fn new(send: SendDown, journals: Journals) -> LinkEnd {
+        LinkEnd { send, journals, closed: AtomicBool::new(false) }
     }
 }
 
@@ -161,7 +166,12 @@ impl Calls {
 
     /// Whether a worker has another journal than this gateway.
     pub(crate) fn is_remote(&self, worker: WorkerIndex) -> bool {
-        self.links.get(worker.0 as usize).is_some_and(|link| link.is_remote)
+        self.links.get(worker.0 as usize).is_some_and(|link| link.journals != Journals::Here)
+    }
+
+    /// Whether nothing is recorded where it is.
+    fn is_wordless(&self, worker: WorkerIndex) -> bool {
+        self.links.get(worker.0 as usize).is_some_and(|link| link.journals == Journals::Nowhere)
     }
 
     /// The models that are known.
@@ -245,8 +255,12 @@ impl Calls {
     fn carry_out(&self, entry: &mut Entry, effect: DispatchEffect) {
         match effect {
             DispatchEffect::Send { worker, message } => {
+                let begins = matches!(message, Down::Submit(_)) && self.is_wordless(worker);
                 // A link that is closed has told the driver; the run is then void.
                 let _ = self.send(worker, message);
+                if begins {
+                    self.keep_sent(entry);
+                }
                 // A cancel is to be repeated, a submit has deadlines.
                 self.wake.notify_one();
             }

@@ -48,6 +48,11 @@ pub struct GatewayConfig {
     pub gateway_deadline: Duration,
     /// How long a run may wait to be scheduled (`queue_deadline`): here while no worker is, then at the worker. Default 5 min.
     pub queue_deadline: Duration,
+    /// Bytes of a prompt's beginning by which one of several workers is preferred; 0 to prefer none. Default 1024: longer than most greetings,
+    /// shorter than most documents.
+    pub affinity_bytes: usize,
+    /// Most runs of a preferred worker, in percent of its share of all runs. Default 125.
+    pub affinity_load_percent: u32,
     /// Largest deadline that a caller may give. Default 24 h.
     pub client_deadline_max: Duration,
     /// Longest run id in bytes that a caller may give; never more than `lifecycle::id::RUN_ID_MAX_LEN`. Default 128.
@@ -220,6 +225,8 @@ impl Default for GatewayConfig {
             unread_max: Duration::from_secs(30),
             gateway_deadline: Duration::from_secs(600),
             queue_deadline: Duration::from_secs(300),
+            affinity_bytes: 1024,
+            affinity_load_percent: 125,
             client_deadline_max: Duration::from_secs(24 * 3600),
             run_id_bytes_max: lifecycle::id::RUN_ID_MAX_LEN,
             cancel_repeat: Duration::from_millis(250),

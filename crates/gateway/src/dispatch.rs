@@ -11,9 +11,10 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use lifecycle::event::Event;
 use lifecycle::message::Prompt;
 use lifecycle::params::Params;
-use lifecycle::{Cause, Deadline, Dispatch, OnDisconnect, RunId, RunKey, Tenant, Time, Work};
+use lifecycle::{Affinity, Cause, Deadline, Dispatch, Need, OnDisconnect, RunId, RunKey, Tenant, Time, Work};
 use tokio::sync::watch;
 
+use crate::beginning;
 use crate::calls::{Calls, Entry, Table};
 use crate::conn::ConnState;
 use crate::feed::{FeedEnd, Reader};
@@ -121,6 +122,13 @@ pub(crate) fn fresh_id() -> RunId {
     }
 }
 
+impl Entry {
+    /// What it needs of a worker.
+    pub(crate) fn need(&self) -> Need<'_> {
+        Need { model: &self.model, forwarded: self.forwarded, affinity: self.affinity }
+    }
+}
+
 impl Calls {
     /// Joins the run of the request's key, or accepts one of its own and sends its submit. A run that is turned away says so through its
     /// reader.
@@ -179,7 +187,7 @@ impl Calls {
         let mut table = self.lock();
         let Again { key, model, created, attempt, work, deadlines, log } = again;
         let (n, was_accepted) = (work.params.n, log.was_accepted());
-        let forwarded = matches!(work.prompt, Prompt::Forward(_));
+        let (forwarded, affinity) = self.whereto(&work.prompt);
         self.journal.record(
             Some(&key),
             0,
@@ -194,7 +202,7 @@ impl Calls {
         log.begun = attempt;
         let order = table.last_order;
         let mut entry = self.entry_of(key, dispatch, model, (log, order, created));
-        entry.forwarded = forwarded;
+        (entry.forwarded, entry.affinity) = (forwarded, affinity);
         self.act(&mut entry, |dispatch, _| dispatch.former());
         self.begin(table, entry);
     }
@@ -214,7 +222,7 @@ impl Calls {
             self.want(&mut entry, Cause::QueueFull);
         } else {
             let loads = table.loads();
-            match table.choose(&entry.model, entry.forwarded, &loads) {
+            match table.choose(&entry.need(), self.config.affinity_load_percent, &loads) {
                 Some(place) => {
                     table.shares.placed(&entry.key.tenant);
                     self.act(&mut entry, |dispatch, now| dispatch.place(place, now));
@@ -260,14 +268,21 @@ impl Calls {
         let client = order.timeout.map(|left| Deadline::from_left(order.arrived, left, Cause::ClientDeadline));
         let own = Deadline::from_left(order.arrived, own, Cause::GatewayDeadline);
         let work = Work { prompt: order.prompt, params: order.params };
-        let forwarded = matches!(work.prompt, Prompt::Forward(_));
+        let (forwarded, affinity) = self.whereto(&work.prompt);
         let dispatch = Dispatch::new(key.clone(), work, client.into_iter().chain([own]).collect(), config, self.now());
         let dispatch = dispatch.on_disconnect(order.on_disconnect);
         let created = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_secs());
         let mut entry = self.entry_of(key.clone(), dispatch, order.model, (log, place, created));
         entry.joining = order.joining;
-        entry.forwarded = forwarded;
+        (entry.forwarded, entry.affinity) = (forwarded, affinity);
         entry
+    }
+
+    /// What a prompt says of where it may go, and where it is best.
+    fn whereto(&self, prompt: &Prompt) -> (bool, Option<Affinity>) {
+        let several = self.links.len() > 1;
+        let affinity = if several { beginning::of(prompt, self.config.affinity_bytes) } else { None };
+        (matches!(prompt, Prompt::Forward(_)), affinity)
     }
 
     fn entry_of(&self, key: RunKey, dispatch: Dispatch, model: Arc<str>, (log, order, created): (Log, u64, u64)) -> Entry {
@@ -276,6 +291,7 @@ impl Calls {
             dispatch,
             model,
             forwarded: false,
+            affinity: None,
             kept: Kept::default(),
             order,
             log,

@@ -8,6 +8,7 @@
 
 mod ahead;
 mod asks;
+mod beginning;
 mod calls;
 mod cancel;
 mod config;
@@ -33,9 +34,9 @@ mod wire;
 
 use std::sync::{Arc, Mutex, PoisonError};
 
-use lifecycle::message::{Down, From, ModelInfo, Up};
+use lifecycle::message::{Down, From, Up};
 use lifecycle::session::ClockSample;
-use lifecycle::{Incarnation, WorkerIndex, Workers};
+use lifecycle::{Incarnation, Offer, WorkerIndex, Workers};
 use observe::Journal;
 use tokio::sync::mpsc;
 
@@ -66,8 +67,8 @@ pub type SendDown = Box<dyn Fn(From<Down>) -> Result<(), LinkClosed> + Send + Sy
 pub struct Here {
     /// The worker's life; messages of another one change nothing.
     pub incarnation: Incarnation,
-    /// What it says of its model.
-    pub model: ModelInfo,
+    /// What it has.
+    pub offer: Offer,
     /// What it is called.
     pub name: Arc<str>,
 }
@@ -88,6 +89,8 @@ pub enum LinkEvent {
     },
     /// It is heard again.
     Back,
+    /// It failed run after run, and may have mended: it gets one run at a time, until it is heard as before.
+    Trial,
     /// A life of it is over for good: a newer one has answered, or its lease is over. Its attempts are void.
     Lost {
         /// Which life.
@@ -117,6 +120,11 @@ impl Link {
     /// block and must not call back into the gateway; it is called only between a `Here` and the `Lost` of the same life.
     pub fn new(name: Arc<str>, send: SendDown, events: mpsc::Receiver<LinkEvent>) -> Link {
         Link { name, send, here: None, events: links::Events::Wire(events) }
+    }
+
+    /// An engine that others wrote, which keeps no record of its runs: as [`Link::new`], and what its words and the sending show is recorded.
+    pub fn engine(name: Arc<str>, send: SendDown, events: mpsc::Receiver<LinkEvent>) -> Link {
+        Link { name, send, here: None, events: links::Events::Engine(events) }
     }
 
     /// A worker in this process, which is here until `up` ends. `send` must not block and must not call back into the gateway.
@@ -194,11 +202,11 @@ impl Gateway {
         let (mut ends, mut heard) = (Vec::new(), Vec::new());
         for Link { name, send, here, events } in links {
             let worker = workers.add(name);
-            if let Some(Here { incarnation, model, name }) = here {
+            if let Some(Here { incarnation, offer, name }) = here {
                 // The first life of it: none is over by that.
-                let _ = workers.here(worker, incarnation, model, name);
+                let _ = workers.here(worker, incarnation, offer, name);
             }
-            ends.push(calls::LinkEnd::new(send, matches!(events, links::Events::Wire(_))));
+            ends.push(calls::LinkEnd::new(send, events.whose()));
             heard.push((worker, events));
         }
         let mut calls = calls::Calls::new(config, journal, incarnation, ends, workers);

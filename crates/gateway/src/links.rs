@@ -8,7 +8,7 @@ use std::sync::atomic::Ordering;
 
 use lifecycle::event::Event;
 use lifecycle::message::{Down, From, Up};
-use lifecycle::{AttemptId, Cause, Incarnation, RunKey, Word, WorkerIndex};
+use lifecycle::{AttemptId, Cause, Incarnation, Need, RunKey, Word, WorkerIndex};
 use tokio::sync::mpsc;
 
 use crate::calls::{Calls, Entry, Table};
@@ -20,13 +20,34 @@ pub(crate) enum Events {
     Thread(mpsc::Receiver<From<Up>>),
     /// A worker elsewhere.
     Wire(mpsc::Receiver<LinkEvent>),
+    /// An engine that others wrote.
+    Engine(mpsc::Receiver<LinkEvent>),
+}
+
+/// Who records what happens at a worker.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Journals {
+    /// It writes to this gateway's journal.
+    Here,
+    /// It has one of its own, and says what is in it.
+    There,
+    /// It has none: what its words and the sending show has to do.
+    Nowhere,
 }
 
 impl Events {
     async fn next(&mut self) -> Option<LinkEvent> {
         match self {
             Events::Thread(up) => up.recv().await.map(LinkEvent::Up),
-            Events::Wire(events) => events.recv().await,
+            Events::Wire(events) | Events::Engine(events) => events.recv().await,
+        }
+    }
+
+    pub(crate) const fn whose(&self) -> Journals {
+        match self {
+            Events::Thread(_) => Journals::Here,
+            Events::Wire(_) => Journals::There,
+            Events::Engine(_) => Journals::Nowhere,
         }
     }
 }
@@ -43,10 +64,11 @@ impl Calls {
     fn hear(&self, worker: WorkerIndex, event: LinkEvent) {
         match event {
             LinkEvent::Up(message) => self.take_in(worker, message),
-            LinkEvent::Here(Here { incarnation, model, name }) => {
-                tracing::info!(worker = %name, life = %incarnation, model = %model.id, "a worker is here");
+            LinkEvent::Here(Here { incarnation, offer, name }) => {
+                let models = offer.models.iter().map(|model| &*model.id).collect::<Vec<_>>().join(" ");
+                tracing::info!(worker = %name, life = %incarnation, %models, "a worker is here");
                 let mut table = self.lock();
-                if let Some(former) = table.workers.here(worker, incarnation, model, name) {
+                if let Some(former) = table.workers.here(worker, incarnation, offer, name) {
                     self.lose(&mut table, worker, former);
                 }
                 self.place_waiting(&mut table);
@@ -64,6 +86,11 @@ impl Calls {
             LinkEvent::Back => {
                 let mut table = self.lock();
                 table.workers.heard(worker, true);
+                self.place_waiting(&mut table);
+            }
+            LinkEvent::Trial => {
+                let mut table = self.lock();
+                table.workers.tried(worker);
                 self.place_waiting(&mut table);
             }
             LinkEvent::Lost { incarnation, why } => {
@@ -122,8 +149,11 @@ impl Calls {
         }
         let mut loads = table.loads();
         for key in table.shares.order(waiting) {
-            let Some((model, forwarded)) = table.entries.get(&key).map(|entry| (entry.model.clone(), entry.forwarded)) else { continue };
-            let Some(place) = table.choose(&model, forwarded, &loads) else { continue };
+            let Some((model, forwarded, affinity)) = table.entries.get(&key).map(|e| (e.model.clone(), e.forwarded, e.affinity)) else {
+                continue;
+            };
+            let need = Need { model: &model, forwarded, affinity };
+            let Some(place) = table.choose(&need, self.config.affinity_load_percent, &loads) else { continue };
             table.shares.placed(&key.tenant);
             let Some(entry) = table.entries.get_mut(&key) else { continue };
             self.act(entry, |dispatch, now| dispatch.place(place, now));
@@ -176,8 +206,7 @@ impl Calls {
 
     /// A word about an attempt.
     fn word(&self, from: (WorkerIndex, Incarnation), attempt: &AttemptId, word: Word) {
-        let is_short =
-            || self.lock().workers.get(from.0).is_some_and(|known| known.model.as_ref().is_some_and(|model| model.slots.is_some()));
+        let is_short = || self.lock().workers.get(from.0).is_some_and(|known| known.offer.slots.is_some());
         let leaves = matches!(word, Word::Released | Word::LetGo(_)) && is_short();
         let found = self.with(&attempt.key, |entry| {
             let is_current = entry.dispatch.call().attempt() == attempt.attempt;

@@ -7,7 +7,7 @@
 // contract: C-3 C-20 C-24
 
 use lifecycle::event::{Event, Record};
-use lifecycle::message::{Delta, Up};
+use lifecycle::message::{Delta, Up, Usage};
 use lifecycle::{AttemptId, Incarnation, StepId, Time, WorkerIndex};
 
 use crate::calls::{Calls, Entry};
@@ -64,7 +64,11 @@ impl Calls {
                     self.of_worker(from, &delta.attempt, |entry| self.keep_tokens(entry, *step, delta));
                 }
             }
-            Up::Ended { attempt, outcome, .. } => self.of_worker(from, attempt, |entry| {
+            Up::Ended { attempt, outcome, usage } => self.of_worker(from, attempt, |entry| {
+                if entry.kept.wordless && usage.prompt > 0 {
+                    let Usage { prompt, cached_prompt, .. } = *usage;
+                    self.journal.record(Some(&entry.key), attempt.attempt, Event::PromptCounted { tokens: prompt, cached: cached_prompt });
+                }
                 if !self.journal.attempt(&entry.key, attempt.attempt).is_some_and(|known| known.ended) {
                     self.journal.record(Some(&entry.key), attempt.attempt, Event::AttemptEnded { outcome: outcome.clone() });
                 }
@@ -77,6 +81,14 @@ impl Calls {
             Up::CancelAcknowledged { .. } | Up::Records { .. } | Up::DeviceLost { .. } | Up::LetGo { .. } => {}
             Up::Ask { .. } | Up::Draining | Up::Snapshot { .. } => {}
         }
+    }
+
+    /// An attempt was sent to an engine that keeps no record: there it waits from now on, for all that is known.
+    pub(crate) fn keep_sent(&self, entry: &mut Entry) {
+        let attempt = entry.dispatch.call().attempt();
+        entry.kept = Kept { attempt, wordless: true, clock_error_us: entry.kept.clock_error_us, ..Kept::default() };
+        let (n, max_tokens) = entry.dispatch.asked();
+        self.journal.record(Some(&entry.key), attempt, Event::Queued { prompt_tokens: 0, n, max_tokens });
     }
 
     fn keep_tokens(&self, entry: &mut Entry, step: StepId, delta: &Delta) {

@@ -145,7 +145,8 @@ impl<R: Rules> Dispatch<R> {
         let deadlines = self.deadlines.iter().chain([&self.queue]).map(|deadline| deadline.to_send(now)).collect();
         let attempt = AttemptId { key: self.key.clone(), attempt: number };
         let Work { prompt, params } = work;
-        let submit = Submit { attempt, worker: place.incarnation, number: place.number, prompt, params, deadlines };
+        let (worker, model) = (place.incarnation, place.model.id.clone());
+        let submit = Submit { attempt, worker, number: place.number, model, prompt, params, deadlines };
         effects.push(DispatchEffect::Send { worker: place.worker, message: Down::Submit(Box::new(submit)) });
         self.repeat = (now, self.config.cancel_repeat);
         (self.place, self.placed) = (Some(place), now);

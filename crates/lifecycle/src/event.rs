@@ -192,6 +192,13 @@ pub enum Event {
         /// How.
         outcome: Outcome,
     },
+    /// What an engine without records says of the attempt's prompt when it has ended.
+    PromptCounted {
+        /// Its tokens.
+        tokens: u32,
+        /// Of them, those that it had computed before.
+        cached: u32,
+    },
     /// The last step that held rows of the ended attempt is over.
     FenceCompleted {
         /// That step.
@@ -274,7 +281,7 @@ impl Event {
             Event::CancelAcknowledged | Event::Delivered { .. } | Event::DeliveryEnded { .. } | Event::OutcomeSet { .. } => false,
             Event::Dismissed { .. } => false,
             Event::Superseded { .. } | Event::Settled { .. } | Event::WorkerClock { .. } | Event::HandedBack | Event::Void { .. } => false,
-            Event::LetGo { .. } => false,
+            Event::LetGo { .. } | Event::PromptCounted { .. } => false,
             Event::Tombstoned { .. } | Event::StepDone { .. } | Event::DeviceFailed { .. } | Event::StaleMessage => false,
             Event::SessionOpened { .. } | Event::SessionClosed { .. } | Event::Gateway { .. } | Event::Defect { .. } => false,
         }

@@ -2,6 +2,7 @@
 //!
 //! Pure: no I/O, no clock, no randomness. Knows nothing of blocks, wire or storage.
 
+pub mod affinity;
 pub mod attempt;
 pub mod call;
 pub mod cause;
@@ -21,6 +22,7 @@ pub mod time;
 pub mod waste;
 pub mod workers;
 
+pub use affinity::Affinity;
 pub use attempt::{Applied, AttemptEvent, AttemptState, Defect, Resumable};
 pub use call::{Call, CallEffect, CallEvent, CallState};
 pub use cause::{Cause, Delivery, Guarantee, Outcome, OutcomeKind, Phase};
@@ -34,4 +36,4 @@ pub use register::Register;
 pub use rules::{Rules, Sound};
 pub use time::Time;
 pub use waste::{ByPhase, Estimate, StepWork, Totals, Waste, WasteMeter};
-pub use workers::{Load, Presence, WorkerIndex, WorkerState, Workers};
+pub use workers::{Load, Need, Offer, Presence, WorkerIndex, WorkerState, Workers};

@@ -77,6 +77,8 @@ pub struct Submit {
     pub worker: Incarnation,
     /// The session's sequence number, ascending.
     pub number: u64,
+    /// The model that is meant, by its name on the API. Empty for a worker's only one.
+    pub model: Arc<str>,
     /// What to continue.
     pub prompt: Prompt,
     /// How.
@@ -283,9 +285,4 @@ pub struct ModelInfo {
     pub default_max_tokens: u32,
     /// Unix seconds when it was loaded.
     pub created: u64,
-    /// Runs that it is given at once; further ones wait in the gateway, where a cancel costs nothing. `None` for a worker with a queue of its
-    /// own that drops what is cancelled.
-    pub slots: Option<u32>,
-    /// It speaks OpenAI's HTTP itself: a request can be forwarded to it as it came.
-    pub forwards: bool,
 }

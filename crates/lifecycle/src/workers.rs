@@ -9,6 +9,7 @@
 use std::sync::Arc;
 
 use crate::Incarnation;
+use crate::affinity::{self, Affinity};
 use crate::message::ModelInfo;
 use crate::session::ClockSample;
 
@@ -23,6 +24,8 @@ pub enum Presence {
     Unknown,
     /// It answers.
     Here,
+    /// It failed run after run, and may have mended: it is given one at a time, until one goes well.
+    Trial,
     /// It has not been heard for a while; what it has is not over.
     Silent,
     /// Nobody listens where it was; what it has is not over, and nobody waits for it.
@@ -31,6 +34,43 @@ pub enum Presence {
     Lost,
     /// It cannot come back: its link is over.
     Gone,
+}
+
+/// What a worker offers when a gateway meets it.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Offer {
+    /// Its models.
+    pub models: Vec<ModelInfo>,
+    /// Runs that it is given at once; further ones wait in the gateway, where a cancel costs nothing. `None` for a worker with a queue of its
+    /// own that drops what is cancelled.
+    pub slots: Option<u32>,
+    /// It speaks OpenAI's HTTP itself: a request can be forwarded to it as it came.
+    pub forwards: bool,
+}
+
+impl From<ModelInfo> for Offer {
+    /// A worker of kvit's own.
+    fn from(model: ModelInfo) -> Offer {
+        Offer { models: vec![model], slots: None, forwards: false }
+    }
+}
+
+/// What a run needs of a worker.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Need<'a> {
+    /// The model that was asked for.
+    pub model: &'a str,
+    /// Its request goes on as it came.
+    pub forwarded: bool,
+    /// The beginning of its prompt, if it has one that a worker may have computed before.
+    pub affinity: Option<Affinity>,
+}
+
+impl<'a> Need<'a> {
+    /// A run for this model on any worker.
+    pub const fn of(model: &'a str) -> Need<'a> {
+        Need { model, forwarded: false, affinity: None }
+    }
 }
 
 /// What is known of a worker.
@@ -46,8 +86,8 @@ pub struct WorkerState {
     pub draining: bool,
     /// Why its device takes no more steps, once it does not.
     pub device_lost: Option<String>,
-    /// What it says of its model.
-    pub model: Option<ModelInfo>,
+    /// What it says that it has; empty before it was met.
+    pub offer: Offer,
     /// Its clock, if it was compared.
     pub clock: Option<ClockSample>,
 }
@@ -55,31 +95,41 @@ pub struct WorkerState {
 impl WorkerState {
     /// Whether a life of it is known that is not over.
     const fn is_there(&self) -> bool {
-        matches!(self.presence, Presence::Here | Presence::Silent | Presence::Refused)
+        matches!(self.presence, Presence::Here | Presence::Trial | Presence::Silent | Presence::Refused)
     }
 
     /// The word for it on the API.
     pub const fn word(&self) -> &'static str {
         match self.presence {
             Presence::Unknown => "unknown",
-            Presence::Here if self.draining => "draining",
+            Presence::Here | Presence::Trial if self.draining => "draining",
             Presence::Here => "here",
+            Presence::Trial => "trial",
             Presence::Silent => "silent",
             Presence::Refused => "refused",
             Presence::Lost | Presence::Gone => "lost",
         }
     }
 
-    /// Whether it may be given a run for this model, having so much to do.
-    fn takes(&self, model: &str, forwarded: bool, load: Load) -> bool {
-        let known = self.model.as_ref().filter(|known| *known.id == *model);
-        let has_room = known.is_some_and(|known| known.slots.is_none_or(|slots| load.runs < slots) && (known.forwards || !forwarded));
-        self.presence == Presence::Here && !self.draining && has_room
+    /// Whether new runs are for it.
+    fn is_open(&self) -> bool {
+        matches!(self.presence, Presence::Here | Presence::Trial) && !self.draining
     }
 
-    /// Whether this is its model.
-    pub fn serves(&self, model: &str) -> bool {
-        self.model.as_ref().is_some_and(|known| *known.id == *model)
+    /// Whether it may be given such a run at some time.
+    fn suits(&self, need: &Need<'_>) -> bool {
+        self.is_open() && self.model(need.model).is_some() && (self.offer.forwards || !need.forwarded)
+    }
+
+    /// Whether it has room for one more, having so much to do.
+    fn has_room(&self, load: Load) -> bool {
+        let slots = if self.presence == Presence::Trial { Some(1) } else { self.offer.slots };
+        slots.is_none_or(|slots| load.runs < slots)
+    }
+
+    /// What it says of this model, if it has it.
+    pub fn model(&self, id: &str) -> Option<&ModelInfo> {
+        self.offer.models.iter().find(|known| *known.id == *id)
     }
 }
 
@@ -109,8 +159,9 @@ impl Workers {
     /// One more, that was not met yet.
     pub fn add(&mut self, name: Arc<str>) -> WorkerIndex {
         let index = WorkerIndex(u32::try_from(self.list.len()).unwrap_or(u32::MAX));
+        let offer = Offer { models: Vec::new(), slots: None, forwards: false };
         let (life, presence, draining) = (None, Presence::Unknown, false);
-        self.list.push(WorkerState { name, life, presence, draining, device_lost: None, model: None, clock: None });
+        self.list.push(WorkerState { name, life, presence, draining, device_lost: None, offer, clock: None });
         index
     }
 
@@ -141,22 +192,15 @@ impl Workers {
 
     /// A life of it answers. The life that is over by that, if another one was here.
     // contract: C-3
-    pub fn here(&mut self, worker: WorkerIndex, life: Incarnation, model: ModelInfo, name: Arc<str>) -> Option<Incarnation> {
+    pub fn here(&mut self, worker: WorkerIndex, life: Incarnation, offer: Offer, name: Arc<str>) -> Option<Incarnation> {
         // Two that call themselves the same are still two on every page that names them.
         let is_taken = self.iter().any(|(other, known)| other != worker && known.name == name);
         let name = if is_taken { format!("{name}~{}", worker.0).into() } else { name };
         let known = self.change(worker)?;
         let was_there = known.is_there();
         let former = known.life.filter(|former| was_there && *former != life);
-        let fresh = WorkerState {
-            name,
-            life: Some(life),
-            presence: Presence::Here,
-            draining: false,
-            device_lost: None,
-            model: Some(model),
-            clock: None,
-        };
+        let fresh =
+            WorkerState { name, life: Some(life), presence: Presence::Here, draining: false, device_lost: None, offer, clock: None };
         // The same life that comes back after a pause still drains, and its device is still lost.
         let same = known.life == Some(life);
         *known = WorkerState {
@@ -180,10 +224,18 @@ impl Workers {
         };
     }
 
+    /// It answers again, and is given one run at a time until it is heard as before.
+    // contract: C-10
+    pub fn tried(&mut self, worker: WorkerIndex) {
+        if let Some(known) = self.change(worker).filter(|known| known.is_there()) {
+            known.presence = Presence::Trial;
+        }
+    }
+
     /// Its host refuses connections. Whether this is news of the life that is known.
     // contract: C-9
     pub fn refused(&mut self, worker: WorkerIndex, life: Incarnation) -> bool {
-        let is_it = |known: &&mut WorkerState| known.life == Some(life) && matches!(known.presence, Presence::Here | Presence::Silent);
+        let is_it = |known: &&mut WorkerState| known.life == Some(life) && known.is_there() && known.presence != Presence::Refused;
         self.change(worker).filter(is_it).map(|known| known.presence = Presence::Refused).is_some()
     }
 
@@ -235,12 +287,12 @@ impl Workers {
 
     /// Whether one is here that takes new runs.
     pub fn is_any_here(&self) -> bool {
-        self.list.iter().any(|known| known.presence == Presence::Here && !known.draining)
+        self.list.iter().any(WorkerState::is_open)
     }
 
     /// Why no device takes a step any more, if none of those that take runs has one that does.
     pub fn all_devices_lost(&self) -> Option<&str> {
-        let mut here = self.list.iter().filter(|known| known.presence == Presence::Here && !known.draining);
+        let mut here = self.list.iter().filter(|known| known.is_open());
         let first = here.next()?.device_lost.as_deref()?;
         here.all(|known| known.device_lost.is_some()).then_some(first)
     }
@@ -248,7 +300,7 @@ impl Workers {
     /// The models that are known, each once, in the order of the workers.
     pub fn models(&self) -> Vec<&ModelInfo> {
         let mut models: Vec<&ModelInfo> = Vec::new();
-        for model in self.list.iter().filter_map(|known| known.model.as_ref()) {
+        for model in self.list.iter().flat_map(|known| &known.offer.models) {
             if models.iter().all(|known| known.id != model.id) {
                 models.push(model);
             }
@@ -258,15 +310,30 @@ impl Workers {
 
     /// Whether requests for this model are forwarded as they come: every engine that is known to have it speaks their language.
     pub fn forwards(&self, model: &str) -> bool {
-        let mut theirs = self.list.iter().filter_map(|known| known.model.as_ref()).filter(|known| *known.id == *model).peekable();
-        theirs.peek().is_some() && theirs.all(|known| known.forwards)
+        let mut theirs = self.list.iter().filter(|known| known.model(model).is_some()).peekable();
+        theirs.peek().is_some() && theirs.all(|known| known.offer.forwards)
     }
 
-    /// The worker that a run for this model goes to: of those that may take it, one whose device works before one whose does not, then the
-    /// one with the fewest tokens to do, then with the fewest runs, then the first. One whose slots are taken is given nothing, and a request
-    /// that goes on as it came goes only where it is understood.
-    pub fn choose(&self, model: &str, forwarded: bool, load: impl Fn(WorkerIndex) -> Load) -> Option<WorkerIndex> {
-        let may = self.iter().filter(|(index, known)| known.takes(model, forwarded, load(*index)));
-        may.map(|(index, known)| (known.device_lost.is_some(), load(index), index)).min().map(|(_, _, index)| index)
+    /// The worker that a run goes to: of those that may take it, one whose device works before one whose does not; then, for a prompt whose
+    /// beginning is known, the one that has most likely computed that, as long as it has no more than `percent` / 100 of its share of the
+    /// runs; then the one with the fewest tokens to do, then with the fewest runs, then the first. One whose slots are taken is given nothing,
+    /// and a request that goes on as it came goes only where it is understood.
+    pub fn choose(&self, need: &Need<'_>, percent: u32, load: impl Fn(WorkerIndex) -> Load) -> Option<WorkerIndex> {
+        let suits = || self.iter().filter(|(_, known)| known.suits(need));
+        let may = || suits().filter(|(index, known)| known.has_room(load(*index)));
+        let least = may().map(|(index, known)| (known.device_lost.is_some(), load(index), index)).min();
+        let Some(affinity) = need.affinity.filter(|_| may().nth(1).is_some()) else { return least.map(|(_, _, index)| index) };
+        // Shares are by slots, where all say how many they have.
+        let by_slots = suits().all(|(_, known)| known.offer.slots.is_some());
+        let weight = |known: &WorkerState| known.offer.slots.filter(|_| by_slots);
+        let (mut runs, mut weights) = (0, 0);
+        for (index, known) in suits() {
+            runs += u64::from(load(index).runs);
+            weights += u64::from(weight(known).unwrap_or(1));
+        }
+        let is_within = |index, known| u64::from(load(index).runs) < affinity::bound(runs, (weight(known), weights), percent);
+        let liked = may().filter(|(index, known)| known.device_lost.is_none() && is_within(*index, known));
+        let first = liked.max_by_key(|(index, known)| (affinity.score(&known.name), std::cmp::Reverse(*index)));
+        first.map(|(index, _)| index).or_else(|| least.map(|(_, _, index)| index))
     }
 }

@@ -1,6 +1,6 @@
 //! The families that a worker's cut brings to the metrics page: C-15's account, and what the worker holds for runs.
 //!
-//! Invariant: a worker that did not answer has no sample but `kvit_worker_up`; with one worker no sample names it, with several each does.
+//! Invariant: of a worker that did not answer nothing is shown but what its gateway knows itself; with one worker no sample names it, with several each does.
 // contract: C-15
 
 use lifecycle::message::Snapshot;
@@ -13,12 +13,21 @@ type Account<'a> = (Option<&'a str>, &'a Snapshot);
 
 pub(crate) fn expose(text: &mut Text, workers: &[WorkerScrape<'_>]) {
     let named = |worker: &WorkerScrape<'_>| workers.len() > 1 && !worker.name.is_empty();
-    let mut up = text.gauge("kvit_worker_up", "Whether the worker answered this scrape with its account.");
+    let name = |worker: &WorkerScrape<'_>| if named(worker) { Some(worker.name.to_owned()) } else { None };
+    let about = "Whether the worker answered this scrape with its account; of an engine that others wrote, whether it takes runs.";
+    let mut up = text.gauge("kvit_worker_up", about);
     for worker in workers {
-        sample(&mut up, named(worker).then_some(worker.name), None, u64::from(worker.snapshot.is_some()));
+        sample(&mut up, name(worker).as_deref(), None, u64::from(worker.snapshot.is_some() || worker.takes_runs));
     }
     if workers.is_empty() {
         up.sample(&[], 0);
+    }
+    let mut runs = text.gauge("kvit_worker_runs", "Runs of this gateway that the worker was given and that are not over.");
+    workers.iter().for_each(|worker| sample(&mut runs, name(worker).as_deref(), None, u64::from(worker.runs)));
+    let slots: Vec<_> = workers.iter().filter_map(|worker| Some((name(worker), worker.slots?))).collect();
+    if !slots.is_empty() {
+        let mut family = text.gauge("kvit_worker_slots", "Runs that this gateway gives an engine at once; further ones wait here.");
+        slots.iter().for_each(|(name, slots)| sample(&mut family, name.as_deref(), None, u64::from(*slots)));
     }
     let accounts: Vec<Account<'_>> =
         workers.iter().filter_map(|worker| Some((named(worker).then_some(worker.name), worker.snapshot?))).collect();

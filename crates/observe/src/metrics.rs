@@ -50,6 +50,12 @@ pub struct WorkerScrape<'a> {
     /// Its account, cut for this scrape. `None` if it did not answer in time: its samples are then left out rather than shown with old
     /// values, and its `kvit_worker_up` is 0.
     pub snapshot: Option<&'a Snapshot>,
+    /// Whether it is an engine that others wrote and takes runs now: it has no account that it could answer with.
+    pub takes_runs: bool,
+    /// Runs that it was given and that are not over, by this gateway's table.
+    pub runs: u32,
+    /// Most of them at once, where this gateway keeps further ones back.
+    pub slots: Option<u32>,
 }
 
 /// Something that must not happen, seen in the journal.

@@ -160,8 +160,6 @@ impl TryFrom<wire::Model> for ModelInfo {
             context: field::number(model.context, "Model.context")?,
             default_max_tokens: field::number(model.default_max_tokens, "Model.default_max_tokens")?,
             created: model.created_s,
-            slots: None,
-            forwards: false,
         })
     }
 }

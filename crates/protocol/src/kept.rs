@@ -103,6 +103,7 @@ mod tests {
             attempt: attempt(),
             worker: Incarnation(5),
             number: 1,
+            model: "m".into(),
             prompt: Prompt::Text("p".into()),
             params: Params { n: 2, ..Params::default() },
             deadlines: Vec::new(),

@@ -52,6 +52,8 @@ pub const ATTEMPTS_MAX: Limit = limit("attempts_max", 4096);
 pub const RECORDS_MAX: Limit = limit("records_max", 4096);
 /// Deadlines in one Submit.
 pub const DEADLINES_MAX: Limit = limit("deadlines_max", 8);
+/// Headers in one AnswerHead.
+pub const HEADERS_MAX: Limit = limit("headers_max", 32);
 /// Attempts in one answer to Drain.
 pub const DRAIN_ATTEMPTS_MAX: Limit = limit("drain_attempts_max", 65_536);
 /// Bytes of a tenant's name.
@@ -66,7 +68,7 @@ pub const CANCEL_WAIT_MS: Limit = limit("cancel_wait_ms", 1_000);
 pub const CANCEL_WAIT_MAX_MS: Limit = limit("cancel_wait_max_ms", 60_000);
 
 /// Those of `session.proto`.
-pub const SESSION: [Limit; 20] = [
+pub const SESSION: [Limit; 21] = [
     FRAME_BYTES_MAX,
     SNAPSHOT_BYTES_MAX,
     OUTBOX_MAX,
@@ -84,6 +86,7 @@ pub const SESSION: [Limit; 20] = [
     ATTEMPTS_MAX,
     RECORDS_MAX,
     DEADLINES_MAX,
+    HEADERS_MAX,
     DRAIN_ATTEMPTS_MAX,
     TENANT_BYTES_MAX,
     RUN_BYTES_MAX,

@@ -33,7 +33,7 @@ impl Base {
         };
         let authority = uri.authority().ok_or("names no host")?;
         if authority.as_str().contains('@') {
-            return Err("has a user or a password in it; give the key as api_key".to_owned());
+            return Err("has a user or a password in it; give the key as key_file".to_owned());
         }
         if uri.query().is_some() {
             return Err("has a query".to_owned());

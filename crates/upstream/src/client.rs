@@ -30,8 +30,7 @@ use super::pool::Pool;
 pub use super::errors::{CallError, Lost, NotSent};
 
 /// Headers of an answer that say something to the caller. Names that end in `-` are beginnings.
-const PASSED_ON: [&str; 7] =
-    ["retry-after", "retry-after-ms", "x-should-retry", "x-request-id", "x-ratelimit-", "openai-", "anthropic-ratelimit-"];
+const PASSED_ON: [&str; 6] = ["retry-after", "retry-after-ms", "x-should-retry", "x-ratelimit-", "openai-", "anthropic-ratelimit-"];
 /// What belongs to one connection, or is this client's own to say.
 const OURS: [HeaderName; 12] = [
     header::HOST,

@@ -5,7 +5,6 @@
 
 use std::fmt;
 use std::path::PathBuf;
-use std::str::FromStr;
 use std::time::Duration;
 
 pub use super::base::Base;
@@ -69,6 +68,14 @@ pub struct UpstreamConfig {
     pub slots: Option<u32>,
     /// Models that it has; empty to ask it.
     pub models: Vec<String>,
+    /// Generated tokens of a request that names no number of them; `None` to leave it so. Default none.
+    pub cap: Option<u32>,
+    /// Runs that fail by it in a row, after which it gets no new ones. Default 5.
+    pub failures_max: u32,
+    /// How long it gets none then, before one is tried; doubles with each that fails. Default 1 s.
+    pub open: Duration,
+    /// Longest such time. Default 1 min.
+    pub open_max: Duration,
     /// How a cancel is sent; `None` for what its kind can do.
     pub cancel: Option<CancelBy>,
     /// From the look-up of its name to a secured connection. Default 5 s.
@@ -120,6 +127,10 @@ impl UpstreamConfig {
             ca_file: None,
             slots: None,
             models: Vec::new(),
+            cap: None,
+            failures_max: 5,
+            open: Duration::from_secs(1),
+            open_max: Duration::from_secs(60),
             cancel: None,
             connect_timeout: Duration::from_secs(5),
             head_timeout: Duration::from_secs(600),
@@ -136,87 +147,11 @@ impl UpstreamConfig {
             observe_every: Duration::from_millis(100),
         })
     }
-
-    fn set(&mut self, word: &str) -> Result<(), (&'static str, String)> {
-        let (key, value) = word.split_once('=').ok_or(("the word", format!("`{word}` is not KEY=VALUE; {KEYS}")))?;
-        match key {
-            "kind" => self.kind = Some(value.parse().map_err(|why| ("kind", why))?),
-            "cancel" => self.cancel = Some(value.parse().map_err(|why| ("cancel", why))?),
-            "slots" => {
-                let slots = value.parse().ok().filter(|n| (1..=SLOTS_MAX).contains(n));
-                self.slots = Some(slots.ok_or_else(|| ("slots", format!("`{value}` is no number from 1 to {SLOTS_MAX}")))?);
-            }
-            "name" => {
-                let plain = |b: u8| b.is_ascii_graphic() && !b"\"\\".contains(&b);
-                if value.is_empty() || value.len() > NAME_BYTES_MAX || !value.bytes().all(plain) {
-                    return Err(("name", format!("has 1 to {NAME_BYTES_MAX} printable ASCII characters, no blank, no quote")));
-                }
-                value.clone_into(&mut self.name);
-            }
-            "model" => {
-                if value.is_empty() || self.models.len() >= MODELS_MAX {
-                    return Err(("model", format!("is empty, or there are more than {MODELS_MAX}")));
-                }
-                self.models.push(value.to_owned());
-            }
-            "ca" => self.ca_file = Some(value.into()),
-            _ => return Err(("the word", format!("`{key}` is unknown; {KEYS}"))),
-        }
-        Ok(())
-    }
-}
-
-const KEYS: &str = "known are kind, slots, name, model (may be repeated), cancel and ca";
-
-/// `URL[,kind=vllm][,slots=8][,name=a][,model=m]...[,cancel=close][,ca=FILE]`. No key: a command line is seen by others.
-impl FromStr for UpstreamConfig {
-    type Err = ConfigError;
-
-    fn from_str(text: &str) -> Result<UpstreamConfig, ConfigError> {
-        let mut words = text.split(',');
-        let mut config = UpstreamConfig::at(words.next().unwrap_or_default().trim())?;
-        for word in words.map(str::trim).filter(|word| !word.is_empty()) {
-            let upstream = config.url.to_string();
-            config.set(word).map_err(|(what, why)| ConfigError { upstream, what, why })?;
-        }
-        Ok(config)
-    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn one_line_says_it_all() {
-        let config: UpstreamConfig =
-            "http://10.0.0.1:8000/v1,kind=vllm,slots=8,name=a1,model=x,model=org/y, cancel=close ,ca=f.pem,".parse().expect("a line");
-        assert_eq!(config.url.to_string(), "http://10.0.0.1:8000");
-        assert_eq!((config.kind, config.slots, config.name.as_str()), (Some(Kind::Vllm), Some(8), "a1"));
-        assert_eq!((config.models, config.cancel), (vec!["x".to_owned(), "org/y".to_owned()], Some(CancelBy::Close)));
-        let config: UpstreamConfig = "https://example.com".parse().expect("a URL");
-        assert_eq!((config.name.as_str(), config.kind, config.slots), ("example.com", None, None));
-    }
-
-    #[test]
-    fn what_is_wrong_is_named() {
-        for (text, what, says) in [
-            ("", "the URL", "is no URL"),
-            ("localhost:8000", "the URL", "http://"),
-            ("http://a,kind=tgi", "kind", "`tgi`"),
-            ("http://a,slots=0", "slots", "`0`"),
-            ("http://a,slots=many", "slots", "`many`"),
-            ("http://a,name=", "name", "1 to 64"),
-            ("http://a,name=a b", "name", "no blank"),
-            ("http://a,slot=4", "the word", "`slot`"),
-            ("http://a,vllm", "the word", "KEY=VALUE"),
-            ("http://a,cancel=maybe", "cancel", "`maybe`"),
-        ] {
-            let error = text.parse::<UpstreamConfig>().expect_err(text);
-            assert_eq!(error.what, what, "{text}");
-            assert!(error.to_string().contains(says), "{error}");
-        }
-    }
 
     #[test]
     fn no_secret_is_shown() {
@@ -225,6 +160,6 @@ mod tests {
         assert!(!format!("{config:?}").contains("hidden"));
         let error = UpstreamConfig::at("http://me:hidden@a").expect_err("a password");
         assert!(!error.to_string().contains("hidden"), "{error}");
-        assert!(error.to_string().contains("api_key"));
+        assert!(error.to_string().contains("key_file"));
     }
 }

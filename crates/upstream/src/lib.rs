@@ -8,6 +8,7 @@
 
 pub mod abort;
 mod base;
+mod breaker;
 pub mod client;
 pub mod config;
 mod conn;
@@ -23,5 +24,7 @@ mod link;
 mod pool;
 pub mod sse;
 pub mod whole;
+mod words;
 
 pub use link::{InHand, Upstream, link};
+pub use words::{WORDS, Word};

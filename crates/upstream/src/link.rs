@@ -16,7 +16,7 @@ mod observe;
 mod run;
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -27,6 +27,7 @@ use tokio::sync::{Notify, mpsc, watch};
 use tokio::time::Instant;
 
 use crate::abort::Aborter;
+use crate::breaker::Breaker;
 use crate::client::Client;
 use crate::config::{ConfigError, UpstreamConfig};
 use crate::evidence::Ledger;
@@ -47,8 +48,6 @@ pub struct Upstream {
 struct Met {
     kind: Kind,
     capabilities: Capabilities,
-    /// The model that it is asked for.
-    model: Arc<str>,
 }
 
 struct Shared {
@@ -70,8 +69,8 @@ struct Shared {
     /// The engine is asked no new thing until it was looked at.
     doubted: AtomicBool,
     doubt: Notify,
-    /// Answers of 5xx in a row.
-    failures: AtomicU64,
+    /// What becomes of it when its runs fail.
+    breaker: Mutex<Breaker>,
     /// Tasks that are not over.
     tasks: AtomicUsize,
 }
@@ -124,14 +123,14 @@ pub fn link(config: UpstreamConfig, life: Incarnation) -> Result<(Link, Upstream
         closed: Notify::new(),
         doubted: AtomicBool::new(false),
         doubt: Notify::new(),
-        failures: AtomicU64::new(0),
+        breaker: Mutex::new(Breaker::new(config.failures_max, config.open, config.open_max)),
         tasks: AtomicUsize::new(0),
         config,
     });
     let name: Arc<str> = shared.config.name.as_str().into();
     let down = shared.clone();
     let send: SendDown = Box::new(move |message| down.take_down(message.message));
-    Ok((Link::new(name, send, receive), Upstream { shared }))
+    Ok((Link::engine(name, send, receive), Upstream { shared }))
 }
 
 /// What a link has in hand now. A clone looks at the same link.
@@ -229,5 +228,23 @@ impl Shared {
             self.tell(LinkEvent::Silent).await;
         }
         self.doubt.notify_one();
+    }
+
+    /// A run has failed by the engine.
+    async fn failed(&self) {
+        let opened = held(&self.breaker).failed(self.now());
+        if opened {
+            tracing::warn!(upstream = %self.config.name, "fails run after run: its circuit is open");
+            self.doubt().await;
+        }
+    }
+
+    /// A run went well, or was refused for what it asks.
+    async fn worked(&self) {
+        let closed = held(&self.breaker).worked();
+        if closed {
+            tracing::info!(upstream = %self.config.name, "a run went well: its circuit is closed");
+            self.tell(LinkEvent::Back).await;
+        }
     }
 }

@@ -21,12 +21,18 @@ fn table() -> (Arc<Calls>, Arc<Mutex<Vec<Down>>>) {
         keep.lock().expect("no panic").push(message.message);
         Ok(())
     };
-    let model = ModelInfo { id: "tiny".into(), context: 512, default_max_tokens: 64, created: 0, slots: None, forwards: false };
+    let model = ModelInfo { id: "tiny".into(), context: 512, default_max_tokens: 64, created: 0 };
     let journal = Journal::new(Clock::start(), Limits::default());
     let mut workers = Workers::default();
     let worker = workers.add("w".into());
-    assert_eq!(workers.here(worker, Incarnation(1), model, "w".into()), None);
-    let calls = Calls::new(GatewayConfig::default(), journal, Incarnation(2), vec![LinkEnd::new(Box::new(send), false)], workers);
+    assert_eq!(workers.here(worker, Incarnation(1), model.into(), "w".into()), None);
+    let calls = Calls::new(
+        GatewayConfig::default(),
+        journal,
+        Incarnation(2),
+        vec![LinkEnd::new(Box::new(send), crate::links::Journals::Here)],
+        workers,
+    );
     (Arc::new(calls), sent)
 }
 

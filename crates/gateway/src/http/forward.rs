@@ -12,7 +12,7 @@ use std::sync::Arc;
 use axum::Extension;
 use axum::body::Body;
 use axum::extract::{Request, State};
-use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
+use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use bytes::{Bytes, BytesMut};
 use lifecycle::message::{Delta, Forward, Piece, Prompt, Usage};
@@ -105,7 +105,7 @@ pub(super) async fn answer(
     let mut response = match head(&mut reader, stream).await {
         Begun::Over(outcome) => ApiError::of_outcome(&outcome).into_response(),
         Begun::Silent => passing(reader),
-        Begun::Answer { status, content_type } => {
+        Begun::Answer { status, content_type, headers } => {
             let is_events = content_type.as_deref().is_some_and(|kind| kind.starts_with("text/event-stream"));
             let mut response = match is_events {
                 true => passing(reader),
@@ -116,6 +116,11 @@ pub(super) async fn answer(
                 *response.status_mut() = StatusCode::from_u16(status).unwrap_or(StatusCode::BAD_GATEWAY);
                 if let Some(kind) = content_type.and_then(|kind| HeaderValue::from_str(&kind).ok()) {
                     response.headers_mut().insert(header::CONTENT_TYPE, kind);
+                }
+                for (name, value) in headers.iter() {
+                    if let (Ok(name), Ok(value)) = (HeaderName::try_from(&**name), HeaderValue::from_str(value)) {
+                        response.headers_mut().append(name, value);
+                    }
                 }
             }
             response
@@ -131,7 +136,7 @@ pub(super) async fn answer(
 /// How an answer begins.
 enum Begun {
     /// As the engine says.
-    Answer { status: u16, content_type: Option<Arc<str>> },
+    Answer { status: u16, content_type: Option<Arc<str>>, headers: Arc<[(Arc<str>, Arc<str>)]> },
     /// Not yet: a stream of which nothing has come for as long as an idle hop may wait.
     Silent,
     /// It ended before it began.
@@ -145,8 +150,8 @@ async fn head(reader: &mut Reader, stream: bool) -> Begun {
         loop {
             match reader.next().await {
                 Item::Delta(delta) => {
-                    if let Some(Piece::Head { status, content_type }) = delta.passed.map(|passed| passed.piece) {
-                        return Begun::Answer { status, content_type };
+                    if let Some(Piece::Head { status, content_type, headers }) = delta.passed.map(|passed| passed.piece) {
+                        return Begun::Answer { status, content_type, headers };
                     }
                 }
                 Item::Accepted => {}
@@ -208,7 +213,7 @@ impl Telling for Passing {
         match delta.passed.map(|passed| passed.piece) {
             Some(Piece::Body(bytes)) => ready.push(bytes, tokens),
             // The head of an answer that began in silence. One that is no stream of events cannot be passed on any more.
-            Some(Piece::Head { status, content_type }) if self.fresh => {
+            Some(Piece::Head { status, content_type, .. }) if self.fresh => {
                 let is_events = content_type.as_deref().is_some_and(|kind| kind.starts_with("text/event-stream"));
                 if status != StatusCode::OK.as_u16() || !is_events {
                     let message = format!("{THEIRS}{status} to a request for a stream");

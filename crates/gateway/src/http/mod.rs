@@ -31,7 +31,7 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::{get, patch, post};
 use lifecycle::RunId;
 use lifecycle::message::ModelInfo;
-use observe::{Scrape, WorkerScrape};
+use observe::Scrape;
 use serde_json::{Value, json};
 use tokio::sync::watch;
 
@@ -229,7 +229,7 @@ fn computing(calls: &Calls) -> Result<(), ApiError> {
 
 async fn metrics(State(calls): State<Arc<Calls>>) -> Response {
     let cuts = calls.snapshots(false).await;
-    let workers: Vec<_> = cuts.iter().map(|cut| WorkerScrape { name: &cut.name, snapshot: cut.snapshot.as_deref() }).collect();
+    let workers: Vec<_> = cuts.iter().map(crate::asks::Cut::scraped).collect();
     let holdings = crate::vitals::holdings(&calls);
     let (version, incarnation) = (env!("CARGO_PKG_VERSION"), calls.incarnation);
     let outside = calls.keeper.is_some().then(|| calls.outside.counts.cut());

@@ -150,7 +150,7 @@ pub(super) fn request(
 ) -> Result<Vec<u8>, protocol::Error> {
     let (prompt, params) = (work.prompt.clone(), work.params.clone());
     let attempt = AttemptId { attempt: attempt.attempt.max(1), ..attempt.clone() };
-    let asked = kept::asked(&Submit { attempt, worker: Incarnation(0), number: 1, prompt, params, deadlines })?;
+    let asked = kept::asked(&Submit { attempt, worker: Incarnation(0), number: 1, model: "".into(), prompt, params, deadlines })?;
     let tools = if tools.is_empty() { Vec::new() } else { serde_json::to_vec(tools).unwrap_or_default() };
     let length = |part: &[u8]| u32::try_from(part.len()).unwrap_or(u32::MAX).to_be_bytes();
     Ok([&length(&asked), asked.as_slice(), &length(&tools), tools.as_slice(), door].concat())

@@ -248,7 +248,7 @@ impl Core {
                 GatewayEffect::Here { name, incarnation } => {
                     let Some(model) = self.model.clone() else { continue };
                     self.told_clock = None;
-                    self.events.push_back(LinkEvent::Here(Here { incarnation, model, name }));
+                    self.events.push_back(LinkEvent::Here(Here { incarnation, offer: model.into(), name }));
                 }
                 GatewayEffect::Refused { incarnation } => self.events.push_back(LinkEvent::Refused { incarnation }),
                 GatewayEffect::Silent => self.events.push_back(LinkEvent::Silent),

@@ -2,8 +2,8 @@
 // contract: C-6 C-28 C-29
 
 use gateway::{GatewayConfig, Here, Key, Keys, LinkEvent, SecretDigest};
-use lifecycle::message::{Delta, Forward, ModelInfo, Passed, Piece, Prompt, Submit, Up, Usage};
-use lifecycle::{AttemptId, Cause, Guarantee, Outcome, RunId, RunKey, StepId, Tenant};
+use lifecycle::message::{Delta, Forward, Passed, Piece, Prompt, Submit, Up, Usage};
+use lifecycle::{AttemptId, Cause, Guarantee, Offer, Outcome, RunId, RunKey, StepId, Tenant};
 use serde_json::{Value, json};
 
 use crate::simulated::{Simulated, Stand, several, tiny};
@@ -21,8 +21,8 @@ async fn engine(config: GatewayConfig, slots: u32) -> Stand<Vec<Simulated>> {
 /// The same, where whoever asks has to say who it is.
 async fn engine_for(config: GatewayConfig, slots: u32, headers: &str) -> Stand<Vec<Simulated>> {
     let stand = several(config, 1).await;
-    let model = ModelInfo { slots: Some(slots), forwards: true, ..tiny() };
-    let here = Here { incarnation: stand.worker[0].life, model, name: "engine".into() };
+    let offer = Offer { models: vec![tiny()], slots: Some(slots), forwards: true };
+    let here = Here { incarnation: stand.worker[0].life, offer, name: "engine".into() };
     stand.worker[0].tell(LinkEvent::Here(here)).await;
     while !ask(stand.addr, "GET", "/v1/models", headers, "").await.body.contains("tiny") {}
     stand
@@ -44,7 +44,7 @@ async fn say(worker: &Simulated, attempt: &AttemptId, tokens: u32, piece: Piece)
 
 async fn head(worker: &Simulated, attempt: &AttemptId, status: u16, content_type: &str) {
     worker.say(Up::Accepted { attempt: attempt.clone(), prompt_tokens: 0 }).await;
-    say(worker, attempt, 0, Piece::Head { status, content_type: Some(content_type.into()) }).await;
+    say(worker, attempt, 0, Piece::Head { status, content_type: Some(content_type.into()), headers: [].into() }).await;
 }
 
 async fn body(worker: &Simulated, attempt: &AttemptId, tokens: u32, bytes: &'static str) {

@@ -48,7 +48,7 @@ pub struct Simulated {
 }
 
 pub fn tiny() -> ModelInfo {
-    ModelInfo { id: "tiny".into(), context: 512, default_max_tokens: 64, created: 1_700_000_000, slots: None, forwards: false }
+    ModelInfo { id: "tiny".into(), context: 512, default_max_tokens: 64, created: 1_700_000_000 }
 }
 
 /// The gateway's end of a way down, and the worker's.
@@ -86,7 +86,7 @@ pub async fn kept_stand(config: GatewayConfig, store: Option<Arc<dyn store::RunS
     let (send, down) = way_down();
     let (up, up_receive) = mpsc::channel(64);
     let journal = Journal::new(Clock::start(), Limits::default());
-    let link = Link::thread(Here { incarnation: WORKER, model: tiny(), name: "simulated".into() }, send, up_receive);
+    let link = Link::thread(Here { incarnation: WORKER, offer: tiny().into(), name: "simulated".into() }, send, up_receive);
     let worker = Simulated { down, up: Some(Mouth::Thread(up)), life: WORKER, journal: journal.clone(), step: 0 };
     serve_kept(config, vec![link], journal, worker, store).await
 }
@@ -96,8 +96,9 @@ pub async fn linked(config: GatewayConfig, links: Vec<Link>, journal: Journal) -
     serve(config, links, journal, ()).await
 }
 
-/// Several workers over links; none of them is here yet.
+/// Several workers over links; none of them is here yet. Of equals the first is chosen, however prompts begin.
 pub async fn several(config: GatewayConfig, count: usize) -> Stand<Vec<Simulated>> {
+    let config = GatewayConfig { affinity_bytes: 0, ..config };
     let journal = Journal::new(Clock::start(), Limits::default());
     let (mut links, mut workers) = (Vec::new(), Vec::new());
     for i in 0..count {
@@ -209,7 +210,7 @@ impl Simulated {
 
     /// Its present life answers.
     pub async fn come(&self, name: &str) {
-        self.tell(LinkEvent::Here(Here { incarnation: self.life, model: tiny(), name: name.into() })).await;
+        self.tell(LinkEvent::Here(Here { incarnation: self.life, offer: tiny().into(), name: name.into() })).await;
     }
 
     /// Its present life is over; the next one does not answer yet.

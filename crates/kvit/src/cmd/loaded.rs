@@ -63,8 +63,6 @@ impl Loaded {
             context: device.limits().context,
             default_max_tokens: config.default_max_tokens,
             created: SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_secs()),
-            slots: None,
-            forwards: false,
         };
         Ok(Loaded { device: Box::new(device), text: Arc::new(text), info })
     }

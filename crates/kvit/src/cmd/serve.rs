@@ -91,5 +91,5 @@ fn start_worker(config: &ServeConfig, path: &Path, journal: &Journal) -> anyhow:
     let worker = worker::start(settings, device, text, journal.clone(), up).context("cannot start the worker")?;
     let send = worker.sender();
     let send = Box::new(move |message| send(message).map_err(|_| LinkClosed));
-    Ok((worker, Link::thread(Here { incarnation, model: info, name: "local".into() }, send, from_worker)))
+    Ok((worker, Link::thread(Here { incarnation, offer: info.into(), name: "local".into() }, send, from_worker)))
 }

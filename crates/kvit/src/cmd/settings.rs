@@ -33,6 +33,8 @@ pub fn gateway(config: &ServeConfig) -> GatewayConfig {
         stream_buffer_events: config.stream_buffer_events,
         replay_events_max: config.replay_events_max,
         replay_bytes_max: config.replay_bytes_max,
+        affinity_bytes: config.affinity_bytes,
+        affinity_load_percent: config.affinity_load_percent,
         readers_max: config.readers_max,
         send_buffer_bytes: config.send_buffer_bytes,
         unread_max: ms(config.unread_max_ms),

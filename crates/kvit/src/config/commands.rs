@@ -7,7 +7,8 @@ use clap::error::ErrorKind;
 use clap::{ArgAction, ArgMatches, Args, Command, FromArgMatches};
 
 use super::ServeFlags;
-use super::value::{Upstreams, Workers};
+use super::upstreams::Upstreams;
+use super::value::Workers;
 
 /// A command that takes options.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -133,7 +134,7 @@ const LISTS: [(&[Reader], &[&str]); 5] = [
             "ask_every_ms",
         ],
     ),
-    (&[Gateway], &["worker", "upstream", "worker_refused_ms", "redispatch_max"]),
+    (&[Gateway], &["worker", "upstream", "affinity_bytes", "affinity_load_percent", "worker_refused_ms", "redispatch_max"]),
 ];
 
 /// The commands that read an option.

@@ -29,8 +29,9 @@ pub fn json() -> Value {
     let variables = OTHER_VARIABLES.iter().map(|(name, about)| json!({"variable": name, "about": about}));
     let keys = keys::FIELDS.iter().map(|(field, default, about)| json!({"field": field, "default": default, "about": about}));
     let hooks = webhooks::FIELDS.iter().map(|(field, default, about)| json!({"field": field, "default": default, "about": about}));
+    let words = upstream::WORDS.iter().map(|word| json!({"field": word.name, "default": word.default, "about": word.about}));
     json!({"object": "config", "options": OPTIONS.iter().map(option).collect::<Vec<_>>(), "variables": variables.collect::<Vec<_>>(),
-           "key": keys.collect::<Vec<_>>(), "webhook": hooks.collect::<Vec<_>>()})
+           "key": keys.collect::<Vec<_>>(), "webhook": hooks.collect::<Vec<_>>(), "upstream": words.collect::<Vec<_>>()})
 }
 
 /// The part about API keys.
@@ -68,6 +69,21 @@ fn webhooks_markdown() -> String {
     out
 }
 
+/// The part about upstreams.
+fn upstreams_markdown() -> String {
+    let mut out = String::from(
+        "\n## Upstreams\n\n\
+         The words that may stand behind an upstream's URL, with a comma before each. In the file an upstream may be a `[[upstream]]` table, behind\n\
+         the options, with `url` and the same words as fields; `model` may be a list. What they are for is in [upstreams.md](upstreams.md).\n\n\
+         | word | default | what it is |\n|---|---|---|\n",
+    );
+    for word in upstream::WORDS {
+        out += &format!("| `{}` | {} | {} |\n", word.name, word.default, word.about);
+    }
+    out += "\n```toml\n[[upstream]]\nurl = \"https://engine.example:8000\"\nkind = \"vllm\"\nslots = 64\nkey_file = \"engine.key\"\n```\n";
+    out
+}
+
 /// docs/config.md.
 pub fn markdown() -> String {
     let mut out = String::from(
@@ -87,6 +103,7 @@ pub fn markdown() -> String {
     }
     out += &keys_markdown();
     out += &webhooks_markdown();
+    out += &upstreams_markdown();
     out += "\n## Every command\n\n| variable | what it does |\n|---|---|\n";
     for (name, about) in OTHER_VARIABLES {
         out += &format!("| `{name}` | {about} |\n");

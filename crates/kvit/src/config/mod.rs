@@ -12,6 +12,7 @@ mod env;
 mod file;
 mod keys;
 mod options;
+mod upstreams;
 mod value;
 mod webhooks;
 

@@ -7,7 +7,8 @@ use lifecycle::OnDisconnect;
 use serde::Deserialize;
 
 use super::ConfigError;
-use super::value::{Isa, LogLevel, ModelPath, Policy, ProcessName, StorePlace, Threads, ToolUrls, Upstreams, WORKERS_MAX, Workers};
+use super::upstreams::Upstreams;
+use super::value::{Isa, LogLevel, ModelPath, Policy, ProcessName, StorePlace, Threads, ToolUrls, WORKERS_MAX, Workers};
 
 /// One option as the reference shows it.
 #[derive(Clone, Copy, Debug)]
@@ -185,7 +186,11 @@ options! {
     worker: Workers, "HOST:PORT,..." = Workers::default(),
         "Where a gateway's workers are; as a flag it may be given more than once. They need not be there yet. At least one worker or one upstream is needed.";
     upstream: Upstreams, "URL[,WORD=VALUE]..." = Upstreams::default(),
-        "Engines that others wrote, which a gateway drives over HTTP (docs/upstreams.md): vLLM, SGLang, llama.cpp, anything OpenAI-compatible. Several have blanks between them, or the flag is given more than once. Words: `kind` (`vllm`, `sglang`, `llamacpp`, `openai`; else it is looked at), `slots` (runs that it is given at once), `name`, `model`, `cancel`, `ca`.";
+        "Engines that others wrote, which a gateway drives over HTTP (docs/upstreams.md): vLLM, SGLang, llama.cpp, anything OpenAI-compatible. Several have blanks between them, or the flag is given more than once; in the file they may be `[[upstream]]` tables. The words are listed below.";
+    affinity_bytes: usize, "BYTES" = 1024,
+        "Bytes of a prompt's beginning (the instructions and the user's first words) by which one of several workers is preferred, which may have computed it before; `prompt_cache_key` stands in its place. 0 to prefer none.";
+    affinity_load_percent: u32, "PERCENT" = 125,
+        "Most runs of a preferred worker, in percent of its share of all runs; then the next one is preferred. At least 100.";
     heartbeat_ms: u64, "MILLISECONDS" = 50,
         "Pause between two frames of a session when there is nothing else to say.";
     suspend_after_ms: u64, "MILLISECONDS" = 250,
@@ -341,6 +346,10 @@ impl ServeConfig {
         if self.worker.addresses().len() > WORKERS_MAX {
             let why = format!("names {} workers; at most {WORKERS_MAX} are allowed", self.worker.addresses().len());
             return Err(ConfigError::Range { name: "worker", why });
+        }
+        if self.affinity_load_percent < 100 {
+            let why = "must be at least 100: with less, no worker could be preferred when all have their share".to_owned();
+            return Err(ConfigError::Range { name: "affinity_load_percent", why });
         }
         if self.suspend_after_ms < 2 * self.heartbeat_ms {
             let why = format!("must be at least twice heartbeat_ms ({}): one lost heartbeat is no silence", self.heartbeat_ms);

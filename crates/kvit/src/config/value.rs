@@ -208,51 +208,6 @@ impl fmt::Display for Workers {
     }
 }
 
-/// Engines that others wrote, which a gateway drives over HTTP.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
-#[serde(try_from = "String")]
-pub struct Upstreams(Vec<String>);
-
-impl Upstreams {
-    /// Each as it was given, in order.
-    pub fn each(&self) -> &[String] {
-        &self.0
-    }
-}
-
-impl FromIterator<Upstreams> for Upstreams {
-    fn from_iter<I: IntoIterator<Item = Upstreams>>(lists: I) -> Upstreams {
-        Upstreams(lists.into_iter().flat_map(|list| list.0).collect())
-    }
-}
-
-impl TryFrom<String> for Upstreams {
-    type Error = String;
-
-    /// With blanks between them. Each is looked at here, so that a mistake is found before anything starts.
-    fn try_from(text: String) -> Result<Self, String> {
-        let list: Vec<String> = text.split_whitespace().map(str::to_owned).collect();
-        match list.iter().find_map(|one| one.parse::<upstream::config::UpstreamConfig>().err()) {
-            Some(why) => Err(why.to_string()),
-            None => Ok(Upstreams(list)),
-        }
-    }
-}
-
-impl FromStr for Upstreams {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        text.to_owned().try_into()
-    }
-}
-
-impl fmt::Display for Upstreams {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.join(" ").fmt(f)
-    }
-}
-
 /// The model file asked for, or none.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(transparent)]

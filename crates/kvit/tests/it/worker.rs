@@ -140,7 +140,7 @@ impl Gateway {
         };
         let worker = self.side.worker().expect("it is known");
         let (attempt, prompt) = (AttemptId { key, attempt: 1 }, Prompt::Text("Go on".into()));
-        let submit = Submit { attempt, worker, number: 1, prompt, params, deadlines: Vec::new() };
+        let submit = Submit { attempt, worker, number: 1, model: "".into(), prompt, params, deadlines: Vec::new() };
         let (_, effects) = self.side.send(Down::Submit(Box::new(submit)), self.now());
         self.carry_out(effects);
     }

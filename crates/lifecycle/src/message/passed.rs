@@ -35,6 +35,8 @@ pub enum Piece {
         status: u16,
         /// Its `Content-Type`.
         content_type: Option<Arc<str>>,
+        /// Further headers that say something to the caller, each by its name in small letters.
+        headers: Arc<[(Arc<str>, Arc<str>)]>,
     },
     /// Bytes of the answer's body: whole server-sent events, or a part of a body that is none.
     Body(Bytes),

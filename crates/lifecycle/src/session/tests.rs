@@ -230,8 +230,15 @@ impl World {
         let number = self.gateways[g].next_number + 1;
         self.gateways[g].next_number = number;
         let worker = self.gateways[g].side.worker().expect("a worker is here");
-        let submit =
-            Submit { attempt: id(run, 1), worker, number, prompt: Prompt::Tokens(vec![1]), params: Params::default(), deadlines: vec![] };
+        let submit = Submit {
+            attempt: id(run, 1),
+            worker,
+            number,
+            model: "".into(),
+            prompt: Prompt::Tokens(vec![1]),
+            params: Params::default(),
+            deadlines: vec![],
+        };
         self.say(g, Down::Submit(Box::new(submit)));
         number
     }

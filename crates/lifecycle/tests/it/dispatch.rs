@@ -26,7 +26,7 @@ pub(crate) fn run(config: DispatchConfig) -> Dispatch {
 }
 
 pub(crate) fn at((worker, incarnation): (WorkerIndex, Incarnation), number: u64) -> Place {
-    let model = ModelInfo { id: "m".into(), context: 100, default_max_tokens: 50, created: 0, slots: None, forwards: false };
+    let model = ModelInfo { id: "m".into(), context: 100, default_max_tokens: 50, created: 0 };
     Place { worker, incarnation, number, model }
 }
 

@@ -17,7 +17,7 @@ fn id(name: &str) -> AttemptId {
 
 fn submit(name: &str, number: u64) -> Down {
     let (prompt, params) = (Prompt::Tokens(vec![1]), Params::default());
-    Down::Submit(Box::new(Submit { attempt: id(name), worker: WORKER, number, prompt, params, deadlines: Vec::new() }))
+    Down::Submit(Box::new(Submit { attempt: id(name), worker: WORKER, number, model: "".into(), prompt, params, deadlines: Vec::new() }))
 }
 
 /// A gateway that says what a test wants.

@@ -72,6 +72,7 @@ impl Run {
                 self.abandon(at, *cause, self.phase());
             }
             Event::CancelApplied { cause, phase } => self.cancel_applied(record, *cause, *phase, totals),
+            Event::PromptCounted { tokens, cached } => (self.prompt, self.cached_prompt) = (u64::from(*tokens), u64::from(*cached)),
             Event::AttemptEnded { outcome } => {
                 let kind = outcome.kind();
                 if let Some(attempt) = self.attempt_mut(record.attempt)

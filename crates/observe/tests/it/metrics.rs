@@ -71,7 +71,7 @@ fn scrape(journal: &Journal, snapshot: Option<&Snapshot>) -> BTreeMap<String, f6
     parse(&journal.metrics(&Scrape {
         version: "0.1.0 \"x\\y\"",
         incarnation: Incarnation(7),
-        workers: &[WorkerScrape { name: "w", snapshot }],
+        workers: &[WorkerScrape { name: "w", snapshot, takes_runs: false, runs: 3, slots: None }],
         holdings: None,
         outside: None,
     }))
@@ -80,7 +80,8 @@ fn scrape(journal: &Journal, snapshot: Option<&Snapshot>) -> BTreeMap<String, f6
 #[test]
 fn an_empty_page_parses_and_has_its_zeros() {
     let samples = scrape(&journal(), None);
-    assert_eq!(samples["kvit_worker_up"], 0.0);
+    assert_eq!((samples["kvit_worker_up"], samples["kvit_worker_runs"]), (0.0, 3.0));
+    assert!(!samples.contains_key("kvit_worker_slots"), "it has a queue of its own");
     assert_eq!(samples["kvit_run_outcomes_total{outcome=\"cancelled\",cause=\"client_closed\"}"], 0.0);
     assert!(!samples.contains_key("kvit_kv_pool_blocks"), "no account is better than an old one");
 }
@@ -248,7 +249,7 @@ fn what_is_held_is_shown_by_kind_and_the_journal_with_its_limits() {
         parse(&journal.metrics(&Scrape {
             version: "0",
             incarnation: Incarnation(7),
-            workers: &[WorkerScrape { name: "w", snapshot: Some(&snapshot) }],
+            workers: &[WorkerScrape { name: "w", snapshot: Some(&snapshot), takes_runs: false, runs: 0, slots: None }],
             holdings: Some(holdings),
             outside: None,
         }))

@@ -3,11 +3,13 @@
 //! Invariant: `Released` has its receipt and `Ended` its outcome and counts, or they are errors: a proof is never filled in (C-20, C-29).
 // contract: C-20, C-23
 
+use std::sync::Arc;
+
 use lifecycle::event::Record;
 use lifecycle::message::{Delta, Passed, Piece, Receipt, TokenLogprob, Up, Usage};
 use lifecycle::{Cause, Outcome, OutcomeKind, StepId};
 
-use crate::limits::{ATTEMPTS_MAX, RECORDS_MAX};
+use crate::limits::{ATTEMPTS_MAX, HEADERS_MAX, RECORDS_MAX};
 use crate::words::word;
 use crate::worker_v1::{self as wire, up_frame::Message};
 use crate::{Error, field, ids};
@@ -119,9 +121,11 @@ impl From<&Passed> for wire::Passed {
         let (head, body) = match &passed.piece {
             Piece::Said => (None, None),
             Piece::Body(bytes) => (None, Some(bytes.to_vec())),
-            Piece::Head { status, content_type } => {
+            Piece::Head { status, content_type, headers } => {
                 let content_type = content_type.as_deref().map(str::to_owned);
-                (Some(wire::AnswerHead { status: Some(u32::from(*status)), content_type }), None)
+                let header = |(name, value): &(Arc<str>, Arc<str>)| wire::Header { name: name.to_string(), value: value.to_string() };
+                let headers = headers.iter().map(header).collect();
+                (Some(wire::AnswerHead { status: Some(u32::from(*status)), content_type, headers }), None)
             }
         };
         wire::Passed { tokens: passed.tokens, head, body }
@@ -137,7 +141,9 @@ impl TryFrom<wire::Passed> for Passed {
                 let status = field::need(head.status, "AnswerHead.status")?;
                 let status = u16::try_from(status).ok().filter(|status| (100..1000).contains(status));
                 let status = status.ok_or(Error::Range { field: "AnswerHead.status", allowed: "100 to 999" })?;
-                Piece::Head { status, content_type: head.content_type.map(Into::into) }
+                field::within(&head.headers, HEADERS_MAX, "AnswerHead.headers")?;
+                let headers = head.headers.into_iter().map(|header| (header.name.into(), header.value.into())).collect();
+                Piece::Head { status, content_type: head.content_type.map(Into::into), headers }
             }
             (None, Some(bytes)) => Piece::Body(bytes.into()),
             (None, None) => Piece::Said,

@@ -60,7 +60,7 @@ pub fn submit(prompt: Prompt) -> Submit {
         priority: -5,
     };
     let deadlines = vec![DeadlineLeft { left: Duration::from_micros(1_500_000), cause: Cause::ClientDeadline }];
-    Submit { attempt: attempt("r1"), worker: WORKER, number: 12, prompt, params, deadlines }
+    Submit { attempt: attempt("r1"), worker: WORKER, number: 12, model: "m".into(), prompt, params, deadlines }
 }
 
 pub fn downs() -> Vec<(&'static str, Down)> {
@@ -95,7 +95,8 @@ pub fn delta() -> Delta {
 
 /// An answer that is passed on: its beginning, and a piece of it.
 pub fn passed() -> Vec<Delta> {
-    let head = Piece::Head { status: 200, content_type: Some("text/event-stream".into()) };
+    let head =
+        Piece::Head { status: 200, content_type: Some("text/event-stream".into()), headers: [("retry-after".into(), "7".into())].into() };
     let pieces = [(0, head), (3, Piece::Body("data: {}\n\n".into()))];
     pieces.map(|(tokens, piece)| Delta { passed: Some(Box::new(Passed { tokens, piece })), ..delta() }).into()
 }
@@ -165,14 +166,7 @@ pub fn opened() -> Opened {
         lease: Duration::from_secs(10),
         stamp: Time(7_000),
     };
-    let model = ModelInfo {
-        id: "smollm2-135m-instruct".into(),
-        context: 8192,
-        default_max_tokens: 512,
-        created: 1_700_000_000,
-        slots: None,
-        forwards: false,
-    };
+    let model = ModelInfo { id: "smollm2-135m-instruct".into(), context: 8192, default_max_tokens: 512, created: 1_700_000_000 };
     Opened { version: 1, welcome, model, limits: Limits::of(&SessionConfig::default()) }
 }
 

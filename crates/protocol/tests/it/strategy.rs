@@ -108,10 +108,11 @@ prop_compose! {
 prop_compose! {
     fn submit()(
         (attempt, worker, number) in (attempt(), incarnation(), 1..=u64::MAX),
-        (prompt, params, deadlines) in (prompt(), params(), vec((span(), cause_of(OutcomeKind::Expired)), 0..=8)),
+        (model, prompt, params) in (text(), prompt(), params()),
+        deadlines in vec((span(), cause_of(OutcomeKind::Expired)), 0..=8),
     ) -> Submit {
         let deadlines = deadlines.into_iter().map(|(left, cause)| DeadlineLeft { left, cause }).collect();
-        Submit { attempt, worker, number, prompt, params, deadlines }
+        Submit { attempt, worker, number, model: model.into(), prompt, params, deadlines }
     }
 }
 
@@ -134,11 +135,16 @@ fn bytes() -> impl Strategy<Value = Vec<u8>> {
 }
 
 fn passed() -> impl Strategy<Value = Passed> {
-    let head = |(status, kind): (u16, Option<String>)| Piece::Head { status, content_type: kind.map(Into::into) };
+    let header = (text(), text()).prop_map(|(name, value)| (name.into(), value.into()));
+    let head = |(status, kind, headers): (u16, Option<String>, Vec<_>)| Piece::Head {
+        status,
+        content_type: kind.map(Into::into),
+        headers: headers.into(),
+    };
     let piece = prop_oneof![
         Just(Piece::Said),
         bytes().prop_map(|bytes| Piece::Body(bytes.into())),
-        (100..1000_u16, option::of(text())).prop_map(head),
+        (100..1000_u16, option::of(text()), vec(header, 0..3)).prop_map(head),
     ];
     (n32(), piece).prop_map(|(tokens, piece)| Passed { tokens, piece })
 }
@@ -214,7 +220,7 @@ prop_compose! {
         Opened {
             version,
             welcome: Welcome { worker: worker.into(), incarnation, tenure, received, lease, stamp: Time(stamp) },
-            model: ModelInfo { id: id.into(), context, default_max_tokens, created, slots: None, forwards: false },
+            model: ModelInfo { id: id.into(), context, default_max_tokens, created },
             limits: Limits { frame_bytes_max, window, heartbeat, resend_after, suspend_after },
         }
     }

@@ -142,7 +142,7 @@ impl<R: Rules> Gate<R> {
 
     /// Sends a waiting run to the worker.
     pub fn place(&mut self, run: usize) -> Vec<DispatchEffect> {
-        let model = ModelInfo { id: "m".into(), context: 32, default_max_tokens: 2, created: 0, slots: None, forwards: false };
+        let model = ModelInfo { id: "m".into(), context: 32, default_max_tokens: 2, created: 0 };
         let place = Place { worker: WORKER, incarnation: Incarnation(u128::from(self.life)), number: self.next_number, model };
         (self.runs[run].number, self.runs[run].life) = (self.next_number, self.life);
         self.next_number += 1;

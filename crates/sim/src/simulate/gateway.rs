@@ -226,8 +226,8 @@ impl<R: Rules> World<R> {
                 GatewayEffect::Here { name, incarnation } => {
                     self.tell(|| format!("{link}: a life of the worker is here"));
                     let (context, default_max_tokens) = (self.scenario.limits.context, self.scenario.engine.default_max_tokens);
-                    let model = ModelInfo { id: MODEL.into(), context, default_max_tokens, created: 0, slots: None, forwards: false };
-                    if let Some(former) = self.gateways[g].workers.here(index, incarnation, model, name) {
+                    let model = ModelInfo { id: MODEL.into(), context, default_max_tokens, created: 0 };
+                    if let Some(former) = self.gateways[g].workers.here(index, incarnation, model.into(), name) {
                         self.lose(link, former, now);
                     }
                     self.place_waiting(g, now);

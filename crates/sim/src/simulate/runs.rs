@@ -8,7 +8,7 @@ use lifecycle::event::Event as Journalled;
 use lifecycle::message::{Down, Prompt, Up};
 use lifecycle::params::{Params, Sampling};
 use lifecycle::{
-    AttemptId, Cause, Deadline, Delivery, Dispatch, DispatchEffect, OnDisconnect, Place, Rules, Said, Time, Word, Work, WorkerIndex,
+    AttemptId, Cause, Deadline, Delivery, Dispatch, DispatchEffect, Need, OnDisconnect, Place, Rules, Said, Time, Word, Work, WorkerIndex,
 };
 
 use super::Sabotage;
@@ -136,9 +136,9 @@ impl<R: Rules> World<R> {
         for (_, run) in waiting {
             let gateway = &mut self.gateways[g];
             let loads = gateway.loads();
-            let Some(worker) = gateway.workers.choose(MODEL, false, |w| loads[w.0 as usize]) else { return };
+            let Some(worker) = gateway.workers.choose(&Need::of(MODEL), 125, |w| loads[w.0 as usize]) else { return };
             let Some(known) = gateway.workers.get(worker) else { return };
-            let (Some(incarnation), Some(model)) = (known.life, known.model.clone()) else { return };
+            let (Some(incarnation), Some(model)) = (known.life, known.model(MODEL).cloned()) else { return };
             gateway.last_number += 1;
             let place = Place { worker, incarnation, number: gateway.last_number, model };
             self.act(g, run, |d| d.place(place, now));

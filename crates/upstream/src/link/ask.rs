@@ -5,16 +5,27 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use lifecycle::message::{Prompt, Submit};
+use lifecycle::message::{Forward, Prompt, Submit};
+use lifecycle::params::Params;
 use serde_json::{Map, Value, json};
 
+/// A forwarded body, with the upstream's own cap on what is generated where the request names none (C-28). What is no JSON object is the
+/// engine's to refuse.
+pub(super) fn capped(forward: &Forward, params: &Params, cap: Option<u32>) -> Bytes {
+    let generates = matches!(&*forward.path, "/v1/chat/completions" | "/v1/completions");
+    let (Some(cap), true, None) = (cap, generates, params.max_tokens) else { return forward.body.clone() };
+    let text = forward.body.trim_ascii();
+    let Some(inner) = text.strip_prefix(b"{").and_then(|text| text.strip_suffix(b"}")) else { return forward.body.clone() };
+    // At the end: of two fields of one name the last one counts, and the first may be there without a number.
+    let comma = if inner.trim_ascii().is_empty() { "" } else { "," };
+    [b"{".as_slice(), inner, comma.as_bytes(), format!("\"max_tokens\":{cap}}}").as_bytes()].concat().into()
+}
+
 /// The path and the body of a stream.
-pub(super) fn request(model: Option<&str>, submit: &Submit) -> Result<(Arc<str>, Bytes), String> {
+pub(super) fn request(submit: &Submit, cap: Option<u32>) -> Result<(Arc<str>, Bytes), String> {
     let (params, sampling) = (&submit.params, &submit.params.sampling);
     let mut body = Map::new();
-    if let Some(model) = model {
-        body.insert("model".into(), json!(model));
-    }
+    body.insert("model".into(), json!(&*submit.model));
     let path = match &submit.prompt {
         Prompt::Chat(turns) => {
             let turns: Vec<Value> = turns.iter().map(|turn| json!({"role": turn.role, "content": turn.content})).collect();
@@ -43,7 +54,7 @@ pub(super) fn request(model: Option<&str>, submit: &Submit) -> Result<(Arc<str>,
     put("stream", json!(true), false);
     put("stream_options", json!({"include_usage": true}), false);
     put("n", json!(params.n), params.n == 1);
-    put("max_tokens", json!(params.max_tokens), params.max_tokens.is_none());
+    put("max_tokens", json!(params.max_tokens.or(cap)), params.max_tokens.or(cap).is_none());
     put("temperature", number(sampling.temperature), false);
     put("top_p", number(sampling.top_p), sampling.top_p >= 1.0);
     put("top_k", json!(sampling.top_k), sampling.top_k == 0);
@@ -60,4 +71,31 @@ pub(super) fn request(model: Option<&str>, submit: &Submit) -> Result<(Arc<str>,
     let bias: Map<String, Value> = sampling.logit_bias.iter().map(|(token, bias)| (token.to_string(), number(*bias))).collect();
     put("logit_bias", json!(bias), bias.is_empty());
     Ok((path.into(), Value::Object(body).to_string().into()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    // contract: C-28
+    #[test]
+    fn a_cap_is_added_where_there_is_none_and_nothing_else_is_changed() {
+        let forward = |path: &str, body: &str| Forward { path: path.into(), body: body.to_owned().into(), stream: false };
+        let chat = "/v1/chat/completions";
+        let free = Params::default();
+        for (path, body, becomes) in [
+            (chat, r#" {"model":"m","max_tokens":null} "#, r#"{"model":"m","max_tokens":null,"max_tokens":9}"#),
+            (chat, "{ }", r#"{ "max_tokens":9}"#),
+            (chat, "[1]", "[1]"),
+            (chat, "", ""),
+            ("/v1/embeddings", r#"{"input":"x"}"#, r#"{"input":"x"}"#),
+        ] {
+            let capped = capped(&forward(path, body), &free, Some(9));
+            assert_eq!(std::str::from_utf8(&capped), Ok(becomes));
+        }
+        let body = r#"{"model":"m","max_tokens":3}"#;
+        let bound = Params { max_tokens: Some(3), ..Params::default() };
+        assert_eq!(capped(&forward(chat, body), &bound, Some(9)), body);
+        assert_eq!(capped(&forward(chat, "{}"), &free, None), "{}");
+    }
 }

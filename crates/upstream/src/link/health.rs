@@ -8,6 +8,7 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use gateway::{Here, LinkEvent};
+use lifecycle::Offer;
 use lifecycle::message::ModelInfo;
 
 use super::{Met, Shared, held};
@@ -28,28 +29,39 @@ const CONTEXT: u32 = 1 << 20;
 
 pub(super) async fn watch(shared: &Arc<Shared>) {
     let detected = meet(shared).await;
-    let Some(model) = model(&shared.config, &detected) else {
-        tracing::error!(upstream = %shared.config.name, "it names no model: give one with model=NAME");
-        return std::future::pending().await;
-    };
-    tracing::info!(upstream = %shared.config.name, kind = detected.kind.name(), why = %detected.why, model = %model.id, "met");
-    let name = shared.config.name.as_str().into();
-    shared.tell(LinkEvent::Here(Here { incarnation: shared.life, model, name })).await;
+    let offer = offer(&shared.config, &detected);
+    let (name, models) = (shared.config.name.as_str(), offer.models.len());
+    tracing::info!(upstream = %name, kind = detected.kind.name(), why = %detected.why, models, "met");
+    shared.tell(LinkEvent::Here(Here { incarnation: shared.life, offer, name: name.into() })).await;
     loop {
-        let doubted = tokio::time::timeout(EVERY, shared.doubt.notified()).await.is_ok() || shared.doubted.load(Ordering::Acquire);
-        if !doubted && is_there(shared).await {
+        let woken = tokio::time::timeout(EVERY, shared.doubt.notified()).await.is_ok();
+        let doubted = shared.doubted.load(Ordering::Acquire);
+        // A call that is older than the last answer means nothing any more.
+        if !doubted && (woken || is_there(shared).await) {
             continue;
         }
         shared.doubt().await;
         let mut wait = AGAIN;
-        while !is_there(shared).await {
-            tokio::time::sleep(wait).await;
-            wait = (wait * 2).min(AGAIN_MAX);
+        loop {
+            // Looked up at its own line: no lock is held over a wait.
+            let open = held(&shared.breaker).open_for(shared.now());
+            if let Some(open) = open.filter(|open| !open.is_zero()) {
+                tokio::time::sleep(open).await;
+            } else if is_there(shared).await {
+                break;
+            } else {
+                tokio::time::sleep(wait).await;
+                wait = (wait * 2).min(AGAIN_MAX);
+            }
         }
-        shared.failures.store(0, Ordering::Relaxed);
+        let is_trial = {
+            let mut breaker = held(&shared.breaker);
+            breaker.try_one();
+            breaker.is_trial()
+        };
         shared.doubted.store(false, Ordering::Release);
-        tracing::info!(upstream = %shared.config.name, "answers again");
-        shared.tell(LinkEvent::Back).await;
+        tracing::info!(upstream = %shared.config.name, is_trial, "answers again");
+        shared.tell(if is_trial { LinkEvent::Trial } else { LinkEvent::Back }).await;
     }
 }
 
@@ -66,9 +78,7 @@ async fn meet(shared: &Arc<Shared>) -> Detected {
                 *held(&shared.aborter) = Arc::new(Aborter::new(detected.kind));
                 let asks = !matches!(cancel, CancelBy::Close | CancelBy::Nothing);
                 tracing::debug!(upstream = %shared.config.name, asks, "how it is told of cancels");
-                let named = shared.config.models.first().or_else(|| detected.models.first().map(|model| &model.id));
-                let model = named.map_or_else(|| "".into(), |id| id.as_str().into());
-                shared.met.send_replace(Some(Arc::new(Met { kind: detected.kind, capabilities, model })));
+                shared.met.send_replace(Some(Arc::new(Met { kind: detected.kind, capabilities })));
                 return detected;
             }
             Ok(_) => tracing::warn!(upstream = %shared.config.name, "it answers, and names no model yet"),
@@ -79,14 +89,20 @@ async fn meet(shared: &Arc<Shared>) -> Detected {
     }
 }
 
-fn model(config: &UpstreamConfig, detected: &Detected) -> Option<ModelInfo> {
-    let named = config.models.first();
-    let id = named.cloned().or_else(|| detected.models.first().map(|model| model.id.clone()))?;
-    let known = detected.models.iter().find(|model| model.id == id);
-    let context = known.and_then(|model| model.context).and_then(|n| u32::try_from(n).ok()).unwrap_or(CONTEXT);
-    let slots = config.slots.or(detected.slots).unwrap_or(detected.kind.capabilities().slots);
+/// What it has: the models that the configuration names, else all that it names itself.
+fn offer(config: &UpstreamConfig, detected: &Detected) -> Offer {
     let created = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_secs());
-    Some(ModelInfo { id: id.into(), context, default_max_tokens: context, created, slots: Some(slots), forwards: true })
+    let model = |id: &str| {
+        let known = detected.models.iter().find(|model| model.id == id);
+        let context = known.and_then(|model| model.context).and_then(|n| u32::try_from(n).ok()).unwrap_or(CONTEXT);
+        ModelInfo { id: id.into(), context, default_max_tokens: config.cap.unwrap_or(context).min(context), created }
+    };
+    let models = match &*config.models {
+        [] => detected.models.iter().map(|known| model(&known.id)).collect(),
+        named => named.iter().map(|id| model(id)).collect(),
+    };
+    let slots = config.slots.or(detected.slots).unwrap_or(detected.kind.capabilities().slots);
+    Offer { models, slots: Some(slots), forwards: true }
 }
 
 async fn is_there(shared: &Arc<Shared>) -> bool {

@@ -3,7 +3,10 @@
 //! Invariant: what is said here never begins like an answer of the engine's own.
 // contract: C-29
 
+use std::sync::Arc;
+
 use gateway::LATE;
+use http::HeaderMap;
 use lifecycle::Cause;
 
 use crate::client::{Answer, CallError, Lost};
@@ -42,6 +45,22 @@ pub(super) fn unfit(answer: &Answer, forwarded: bool) -> Option<String> {
         (true, false) => Some(format!("the answer is neither JSON nor a stream of events: its content type is {}", shown())),
         (false, _) => Some(format!("the answer is no stream of events: its content type is {}", shown())),
     }
+}
+
+/// Most headers of an answer that are passed on, and most bytes of them.
+const HEADERS_MAX: (usize, usize) = (32, 8 << 10);
+
+/// The headers that are passed on: those that are text, as far as they are not too many.
+pub(super) fn headers(headers: &HeaderMap) -> Arc<[(Arc<str>, Arc<str>)]> {
+    let mut left = HEADERS_MAX.1;
+    let text = headers.iter().filter_map(|(name, value)| Some((name.as_str(), value.to_str().ok()?)));
+    let fit = text.take(HEADERS_MAX.0).take_while(|(name, value)| {
+        let bytes = name.len() + value.len();
+        let fits = bytes <= left;
+        left = left.saturating_sub(bytes);
+        fits
+    });
+    fit.map(|(name, value)| (name.into(), value.into())).collect()
 }
 
 /// What an engine's word for an end means.

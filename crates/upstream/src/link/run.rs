@@ -4,7 +4,6 @@
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -20,9 +19,6 @@ use crate::client::{Answer, CallError, Limits};
 use crate::evidence::Tokens;
 use crate::sse::{Event, Scanner};
 use crate::{sse, whole};
-
-/// Answers of 5xx in a row after which no new run is sent until it was looked at.
-const FAILURES_MAX: u64 = 5;
 
 /// Answers of one run that are told apart.
 const CHOICES_MAX: usize = 4096;
@@ -64,8 +60,8 @@ pub(super) async fn run(shared: Arc<Shared>, submit: Submit, mut cancelled: watc
     let number = submit.number;
     let name = RequestName(shared.life.0 ^ u128::from(number));
     let (path, body, forwarded) = match &submit.prompt {
-        Prompt::Forward(forward) => (forward.path.clone(), forward.body.clone(), true),
-        _ => match ask::request(shared.capabilities().as_deref().map(|met| &*met.model), &submit) {
+        Prompt::Forward(forward) => (forward.path.clone(), ask::capped(forward, &submit.params, shared.config.cap), true),
+        _ => match ask::request(&submit, shared.config.cap) {
             Ok((path, body)) => (path, body, false),
             Err(why) => {
                 return shared.give_back(submit.attempt, Outcome::because(Cause::Invalid, why)).await;
@@ -162,25 +158,20 @@ impl Run {
     }
 
     async fn call(&mut self, path: &str, headers: HeaderMap, body: Bytes) -> End {
-        let answer = match self.shared.client.post(path, headers, body).await {
+        let mut answer = match self.shared.client.post(path, headers, body).await {
             Ok(answer) => answer,
             Err(CallError::NotSent(why)) => return End::NotSent(why.to_string()),
             Err(CallError::Lost(why)) => return End::Lost(judge::broken(&why)),
         };
         let (status, is_events) = (answer.status, answer.is_event_stream());
-        let failures = if status >= 500 { self.shared.failures.fetch_add(1, Ordering::Relaxed) + 1 } else { 0 };
-        if failures == 0 {
-            self.shared.failures.store(0, Ordering::Relaxed);
-        } else if failures >= FAILURES_MAX {
-            self.shared.doubt().await;
-        }
         if let Some(why) = judge::unfit(&answer, self.forwarded) {
             return End::Lost(why);
         }
         if self.forwarded {
             self.shared.say(Up::Accepted { attempt: self.attempt.clone(), prompt_tokens: 0 }).await;
             let content_type = answer.content_type.as_deref().map(Into::into);
-            self.pass(0, Piece::Head { status, content_type }).await;
+            let headers = std::mem::take(&mut answer.headers);
+            self.pass(0, Piece::Head { status, content_type, headers: judge::headers(&headers) }).await;
         } else if (200..300).contains(&status) {
             self.shared.say(Up::Accepted { attempt: self.attempt.clone(), prompt_tokens: 0 }).await;
         }
@@ -348,6 +339,12 @@ impl Run {
     async fn end(mut self, end: End, number: u64) {
         self.usage.generated = self.usage.generated.max(self.counted);
         let (shared, attempt) = (self.shared.clone(), self.attempt.clone());
+        match &end {
+            End::Said(outcome) if outcome.cause != Cause::UpstreamError => shared.worked().await,
+            End::Said(_) | End::Lost(_) => shared.failed().await,
+            // It says nothing of the engine; that one cannot be reached is asked after.
+            End::Cancelled(_) | End::Unsent(_) | End::NotSent(_) => {}
+        }
         let (outcome, proven) = match end {
             End::Said(outcome) => (outcome, true),
             End::Cancelled(cause) => {

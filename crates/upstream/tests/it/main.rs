@@ -5,6 +5,7 @@ mod asked;
 mod engine;
 mod leaving;
 mod real;
+mod routing;
 mod script;
 mod scripted;
 mod stand;

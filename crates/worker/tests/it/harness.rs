@@ -143,7 +143,15 @@ impl Rig {
         let number = self.numbers.len() as u64 + 1;
         self.numbers.insert(name.to_string(), number);
         self.seen.entry(name.to_string()).or_default();
-        self.send(Down::Submit(Box::new(Submit { attempt: id(name), worker: WORKER, number, prompt, params, deadlines: Vec::new() })));
+        self.send(Down::Submit(Box::new(Submit {
+            attempt: id(name),
+            worker: WORKER,
+            number,
+            model: "".into(),
+            prompt,
+            params,
+            deadlines: Vec::new(),
+        })));
     }
 
     pub fn cancel(&self, name: &str, cause: Cause) {

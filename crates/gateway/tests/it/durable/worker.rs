@@ -67,7 +67,7 @@ impl Worker {
 
     pub async fn come(&mut self, gateway: &Life) {
         self.here = true;
-        let here = Here { incarnation: Incarnation(self.life), model: tiny(), name: "simulated".into() };
+        let here = Here { incarnation: Incarnation(self.life), offer: tiny().into(), name: "simulated".into() };
         self.tell(gateway, LinkEvent::Here(here)).await;
     }
 

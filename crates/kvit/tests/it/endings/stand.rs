@@ -136,8 +136,6 @@ impl Stand {
             context: engine::Device::limits(&gated).context,
             default_max_tokens: engine.default_max_tokens,
             created: 1_700_000_000,
-            slots: None,
-            forwards: false,
         };
         let config = WorkerConfig { incarnation: WORKER, engine, tokenise_threads: 1, deadline: std::time::Duration::from_secs(3600) };
         let (up, mut from_worker) = tokio::sync::mpsc::channel(1024);
@@ -158,7 +156,7 @@ impl Stand {
                 }
             }
         });
-        let here = Here { incarnation: WORKER, model: info, name: "w".into() };
+        let here = Here { incarnation: WORKER, offer: info.into(), name: "w".into() };
         let link = Link::thread(here, tap(send.clone(), handed.clone()), up);
         let gateway = Gateway::new(setup.gateway.clone(), vec![link], journal.clone(), GATEWAY);
         let listener = runtime.block_on(tokio::net::TcpListener::bind("127.0.0.1:0")).expect("a free port");

@@ -108,7 +108,15 @@ impl Raw {
         let worker = self.side.worker().expect("it is known");
         let turn = lifecycle::message::ChatMessage { role: "user".into(), content: content.into() };
         let prompt = Prompt::Chat(vec![turn]);
-        self.send(Down::Submit(Box::new(Submit { attempt: attempt(run), worker, number, prompt, params, deadlines: Vec::new() })));
+        self.send(Down::Submit(Box::new(Submit {
+            attempt: attempt(run),
+            worker,
+            number,
+            model: "".into(),
+            prompt,
+            params,
+            deadlines: Vec::new(),
+        })));
     }
 
     pub fn cancel(&mut self, run: &str, number: u64, cause: Cause) {

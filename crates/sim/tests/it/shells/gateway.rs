@@ -10,7 +10,7 @@ use lifecycle::event::Event;
 use lifecycle::message::{Down, From, Prompt, Up};
 use lifecycle::params::{Params, Sampling};
 use lifecycle::{
-    AttemptId, Cause, Delivery, Dispatch, DispatchConfig, DispatchEffect, Incarnation, Load, Place, RunKey, Said, Time, Word, Work,
+    AttemptId, Cause, Delivery, Dispatch, DispatchConfig, DispatchEffect, Incarnation, Load, Need, Place, RunKey, Said, Time, Word, Work,
     WorkerIndex, Workers,
 };
 use observe::Clock;
@@ -110,8 +110,13 @@ impl Gateway {
             for (worker, load) in self.runs.values().filter_map(Dispatch::load) {
                 *loads.entry(worker).or_default() += load;
             }
-            let Some(worker) = self.workers.choose("simulated", false, |w| loads.get(&w).copied().unwrap_or_default()) else { return };
-            let Some((incarnation, model)) = self.workers.get(worker).and_then(|known| known.life.zip(known.model.clone())) else { return };
+            let Some(worker) = self.workers.choose(&Need::of("simulated"), 125, |w| loads.get(&w).copied().unwrap_or_default()) else {
+                return;
+            };
+            let Some((incarnation, model)) = self.workers.get(worker).and_then(|known| known.life.zip(known.model("simulated").cloned()))
+            else {
+                return;
+            };
             self.numbers += 1;
             let place = Place { worker, incarnation, number: self.numbers, model };
             self.act(run, |dispatch, now| dispatch.place(place, now));
@@ -127,7 +132,7 @@ impl Gateway {
             }
             LinkEvent::Here(here) => {
                 self.stage.here(&self.name, worker, here.incarnation);
-                if let Some(former) = self.workers.here(worker, here.incarnation, here.model, here.name) {
+                if let Some(former) = self.workers.here(worker, here.incarnation, here.offer, here.name) {
                     self.lose(worker, former);
                 }
                 self.place_waiting();
@@ -156,6 +161,7 @@ impl Gateway {
                     self.place_waiting();
                 }
             }
+            LinkEvent::Trial => unreachable!("only an engine that others wrote is tried"),
             LinkEvent::Stale | LinkEvent::Clock(_) => {}
         }
     }

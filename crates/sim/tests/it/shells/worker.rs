@@ -20,7 +20,7 @@ const TURN: Duration = TICK;
 const LOOK: Duration = Duration::from_millis(50);
 
 pub fn model() -> ModelInfo {
-    ModelInfo { id: "simulated".into(), context: 2048, default_max_tokens: 64, created: 0, slots: None, forwards: false }
+    ModelInfo { id: "simulated".into(), context: 2048, default_max_tokens: 64, created: 0 }
 }
 
 fn text() -> Arc<Text> {

@@ -123,6 +123,7 @@ fn forged(gateway: &Gateway, attempt: &AttemptId, forge: impl Fn(&mut wire::Head
             attempt: Some(attempt.into()),
             worker: bytes(state.worker),
             number: 1,
+            model: String::new(),
             prompt: Some(wire::submit::Prompt::Text(wire::Text { text: "forged".to_owned() })),
             params: Some((&lifecycle::params::Params::default()).into()),
             deadlines: Vec::new(),

@@ -136,7 +136,7 @@ impl Gateway {
             let params = Params { sampling, max_tokens: Some(want.max_tokens), n: want.n, ignore_eos: true, ..Params::default() };
             let (worker, prompt) = (want.worker.unwrap_or(state.worker), Prompt::Text("Say it again, please".to_owned()));
             state.stories.entry(attempt.clone()).or_default().submitted(want.n, want.max_tokens);
-            let submit = Submit { attempt: attempt.clone(), worker, number, prompt, params, deadlines: want.deadlines };
+            let submit = Submit { attempt: attempt.clone(), worker, number, model: "".into(), prompt, params, deadlines: want.deadlines };
             state.say(&Down::Submit(Box::new(submit)));
             number
         })

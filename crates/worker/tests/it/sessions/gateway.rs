@@ -178,7 +178,15 @@ impl Gateway {
         self.seen.entry(name.to_string()).or_default();
         let worker = self.side.worker().expect("a worker is known");
         let prompt = Prompt::Tokens(prompt.to_vec());
-        self.say(Down::Submit(Box::new(Submit { attempt: id(name), worker, number, prompt, params, deadlines: Vec::new() })));
+        self.say(Down::Submit(Box::new(Submit {
+            attempt: id(name),
+            worker,
+            number,
+            model: "".into(),
+            prompt,
+            params,
+            deadlines: Vec::new(),
+        })));
     }
 
     /// Cancels a run, its own or another's.

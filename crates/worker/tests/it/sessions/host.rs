@@ -109,7 +109,7 @@ impl Host {
             WorkerConfig { incarnation: setup.incarnation, engine: setup.engine.clone(), tokenise_threads: 1, deadline: PATIENCE * 60 };
         let worker = worker::start_sessions(config, "w".into(), setup.session, Box::new(device), text, journal.clone());
         let worker = worker.expect("the worker starts");
-        let model = ModelInfo { id: "tiny".into(), context, default_max_tokens: 16, created: 1, slots: None, forwards: false };
+        let model = ModelInfo { id: "tiny".into(), context, default_max_tokens: 16, created: 1 };
         let (stop, told) = watch::channel(false);
         let listener = rt.block_on(TcpListener::bind("127.0.0.1:0")).expect("a free port");
         let addr = listener.local_addr().expect("it has an address");

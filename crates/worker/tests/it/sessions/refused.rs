@@ -129,7 +129,7 @@ fn an_attempt_that_is_refused_before_the_engine_knows_it_leaves_nothing() {
     let mut gateway = Gateway::connected(&host, "g", 1, setup.session);
     let submit = |name: &str, worker, number, params| {
         let (attempt, prompt) = (id(name), Prompt::Tokens(vec![1]));
-        Down::Submit(Box::new(Submit { attempt, worker, number, prompt, params, deadlines: Vec::new() }))
+        Down::Submit(Box::new(Submit { attempt, worker, number, model: "".into(), prompt, params, deadlines: Vec::new() }))
     };
     gateway.say(submit("elsewhere", Incarnation(6), 1, greedy(3)));
     assert_eq!(gateway.released("elsewhere").outcome.map(|o| o.cause), Some(Cause::WorkerLost));

@@ -59,7 +59,15 @@ fn a_gateway_that_never_reads_is_suspended_and_a_neighbour_is_unharmed() {
 /// A frame of about 100 KB that belongs to no tenure, so that nothing comes of it.
 fn large_frame() -> wire::Down {
     let prompt = Prompt::Text("x".repeat(100_000));
-    let submit = Submit { attempt: id("large"), worker: Incarnation(7), number: 1, prompt, params: greedy(1), deadlines: Vec::new() };
+    let submit = Submit {
+        attempt: id("large"),
+        worker: Incarnation(7),
+        number: 1,
+        model: "".into(),
+        prompt,
+        params: greedy(1),
+        deadlines: Vec::new(),
+    };
     let frame = Frame {
         from: Incarnation(1),
         to: Incarnation(7),

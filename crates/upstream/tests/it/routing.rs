@@ -1,0 +1,202 @@
+//! Where a run goes: to an engine that has its model and most likely its beginning, and to none that fails run after run; and what goes with it.
+// contract: C-10 C-28 C-30
+
+use std::time::Duration;
+
+use gateway::GatewayConfig;
+use serde_json::{Value, json};
+use upstream::config::Secret;
+use upstream::kind::Kind;
+
+use crate::engine::Engine;
+use crate::script::{Step, chunk, reply, send, soon, stream_head};
+use crate::stand::{self, Reply, Stand, before, chat, of, read, read_until};
+use crate::through::TOKEN;
+
+const WHOLE: &str = r#"{"choices":[{"index":0,"message":{"content":"a"},"finish_reason":"stop"}],
+    "usage":{"prompt_tokens":7,"completion_tokens":1,"prompt_tokens_details":{"cached_tokens":3}}}"#;
+
+fn good() -> Vec<Step> {
+    vec![reply("200 OK", "application/json", WHOLE)]
+}
+
+fn broken() -> Vec<Step> {
+    vec![reply("500 Internal Server Error", "application/json", "{}")]
+}
+
+async fn ask(stand: &Stand, id: &str, more: &Value) -> Reply {
+    read(chat(stand.addr, id, false, more).await).await
+}
+
+fn asked(engine: &Engine, number: usize) -> String {
+    engine.hands.asked.lock().expect("what was asked")[number].clone()
+}
+
+/// What the gateway says of its first worker.
+async fn state(stand: &Stand) -> String {
+    let workers = soon(stand::request(stand.addr, "GET", "/v1/workers", "", "")).await.json();
+    workers["data"][0]["state"].as_str().expect("a state").to_owned()
+}
+
+/// A sample of its metrics.
+async fn metric(stand: &Stand, name: &str) -> u64 {
+    let page = soon(stand::request(stand.addr, "GET", "/metrics", "", "")).await.body;
+    let value = page.lines().find_map(|line| line.strip_prefix(name)?.trim().parse().ok());
+    value.unwrap_or_else(|| panic!("no {name}: {page}"))
+}
+
+async fn until_state(stand: &Stand, wanted: &[&str]) {
+    while !wanted.contains(&&*state(stand).await) {
+        tokio::time::sleep(Duration::from_millis(2)).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn each_model_of_an_engine_is_served_under_its_own_name() {
+    let engine = Engine::always(Kind::OpenAi, good()).await;
+    let stand = before(&engine, |config| {
+        of(Kind::OpenAi)(config);
+        config.models = vec!["tiny".to_owned(), "org/big".to_owned()];
+    })
+    .await;
+    let models = soon(stand::request(stand.addr, "GET", "/v1/models", "", "")).await.json();
+    let named: Vec<_> = models["data"].as_array().expect("models").iter().map(|model| model["id"].clone()).collect();
+    assert_eq!(named, [json!("tiny"), json!("org/big")]);
+    for model in ["tiny", "org/big"] {
+        assert_eq!(ask(&stand, &format!("r-{}", model.len()), &json!({"model": model})).await.status, 200);
+        assert_eq!(stand.settled(&format!("r-{}", model.len())).await["model"], model);
+    }
+    let body = json!({"model": "org/big", "input": "hi", "store": false}).to_string();
+    soon(stand::request(stand.addr, "POST", "/v1/responses", "", &body)).await;
+    assert!(asked(&engine, 1).contains(r#""model":"org/big""#) && asked(&engine, 2).contains(r#""model":"org/big""#));
+    let none = ask(&stand, "r0", &json!({"model": "other"})).await;
+    assert_eq!((none.status, none.error().0.as_str()), (404, "model_not_found"));
+    stand.nothing_is_left(&[&engine]).await;
+}
+
+// contract: C-30
+#[tokio::test(flavor = "multi_thread")]
+async fn an_engine_gets_its_own_key_and_never_the_callers() {
+    for own in [Some("sk-engine"), None] {
+        let engine = Engine::always(Kind::OpenAi, good()).await;
+        let stand = before(&engine, |config| config.api_key = own.map(Secret::new)).await;
+        let body = json!({"model": stand::MODEL, "messages": [{"role": "user", "content": "hi"}]}).to_string();
+        let headers = "Authorization: Bearer sk-caller\r\n";
+        let reply = soon(stand::request(stand.addr, "POST", "/v1/chat/completions", headers, &body)).await;
+        assert_eq!(reply.status, 200);
+        let head = asked(&engine, 0);
+        assert!(!head.contains("sk-caller"), "{head}");
+        assert_eq!(head.contains("authorization: Bearer sk-engine"), own.is_some(), "{head}");
+        stand.nothing_is_left(&[&engine]).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn headers_that_are_for_the_caller_pass_and_no_others() {
+    let text = "HTTP/1.1 429 Too Many Requests\r\ncontent-type: application/json\r\ncontent-length: 2\r\nRetry-After: 7\r\n\
+                X-RateLimit-Remaining-Requests: 0\r\nSet-Cookie: a=b\r\nServer: secret-engine\r\nX-Request-Id: theirs\r\n\r\n{}";
+    let engine = Engine::always(Kind::OpenAi, vec![send(text)]).await;
+    let stand = before(&engine, of(Kind::OpenAi)).await;
+    let reply = ask(&stand, "r1", &json!({})).await;
+    assert_eq!((reply.status, reply.body.as_str()), (429, "{}"));
+    let head = reply.head.to_ascii_lowercase();
+    assert!(head.contains("retry-after: 7\r\n") && head.contains("x-ratelimit-remaining-requests: 0"), "{head}");
+    assert!(!head.contains("cookie") && !head.contains("secret-engine") && !head.contains("theirs"), "{head}");
+    stand.nothing_is_left(&[&engine]).await;
+}
+
+// contract: C-10
+#[tokio::test(flavor = "multi_thread")]
+async fn an_engine_that_fails_run_after_run_gets_none_and_then_one_to_try() {
+    // Two fail and open the circuit; the first trial fails, too; the second goes well.
+    let engine = Engine::each(Kind::OpenAi, |number| if number < 3 { broken() } else { good() }).await;
+    let stand = before(&engine, |config| {
+        of(Kind::OpenAi)(config);
+        // It closes behind each answer and does not say so.
+        config.idle_connections_max = 0;
+        (config.failures_max, config.open, config.open_max) = (2, Duration::from_millis(300), Duration::from_millis(300));
+    })
+    .await;
+    for id in ["r0", "r1"] {
+        assert_eq!(ask(&stand, id, &json!({})).await.status, 500);
+    }
+    soon(until_state(&stand, &["silent"])).await;
+    assert_eq!(metric(&stand, "kvit_worker_up").await, 0);
+    // Five wait; of a circuit that is open they see nothing, and of a trial that fails one does.
+    let mut waiting = Vec::new();
+    for id in ["r2", "r3", "r4", "r5", "r6"] {
+        waiting.push(chat(stand.addr, id, false, &json!({})).await);
+    }
+    let mut told = Vec::new();
+    for socket in waiting {
+        told.push(read(socket).await.status);
+    }
+    told.sort_unstable();
+    assert_eq!(told, [200, 200, 200, 200, 500]);
+    soon(until_state(&stand, &["here"])).await;
+    assert_eq!((engine.asked(), metric(&stand, "kvit_worker_up").await, metric(&stand, "kvit_worker_slots").await), (7, 1, 256));
+    stand.nothing_is_left(&[&engine]).await;
+}
+
+// contract: C-28
+#[tokio::test(flavor = "multi_thread")]
+async fn what_names_no_cap_gets_the_upstreams_own() {
+    let engine = Engine::always(Kind::OpenAi, vec![stream_head(), chunk(TOKEN), Step::UntilClosed]).await;
+    let stand = before(&engine, |config| {
+        of(Kind::OpenAi)(config);
+        config.cap = Some(9);
+    })
+    .await;
+    for (id, named, bound) in [("r0", json!({"max_tokens": null}), 8), ("r1", json!({"max_tokens": 4}), 3)] {
+        let mut socket = chat(stand.addr, id, true, &named).await;
+        read_until(&mut socket, TOKEN).await;
+        drop(socket);
+        let run = stand.settled(id).await;
+        assert_eq!((&run["guarantee"], &run["waste_bound_tokens"]), (&json!("best_effort"), &json!(bound)), "{run}");
+    }
+    let sent = |number| serde_json::from_str::<Value>(asked(&engine, number).split_once("\r\n\r\n").expect("a body").1).expect("JSON");
+    assert_eq!((&sent(0)["max_tokens"], &sent(1)["max_tokens"]), (&json!(9), &json!(4)));
+    stand.nothing_is_left(&[&engine]).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_the_engine_says_of_a_prompt_is_in_the_record() {
+    let engine = Engine::always(Kind::OpenAi, good()).await;
+    let stand = before(&engine, of(Kind::OpenAi)).await;
+    assert_eq!(ask(&stand, "r1", &json!({})).await.status, 200);
+    let run = stand.settled("r1").await;
+    let at = |name: &str| run["milestones"][name].as_f64().unwrap_or_else(|| panic!("no {name}: {run}"));
+    assert!(at("queued") <= at("first_token"), "{run}");
+    assert_eq!((&run["tokens"]["prompt"], &run["tokens"]["cached_prompt"], &run["tokens"]["generated"]), (&json!(7), &json!(3), &json!(1)));
+    stand.nothing_is_left(&[&engine]).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_conversation_stays_at_its_engine_and_many_are_spread() {
+    let (first, second) = (Engine::always(Kind::OpenAi, good()).await, Engine::always(Kind::OpenAi, good()).await);
+    let configs = [(&first, "a"), (&second, "b")].map(|(engine, name)| {
+        let mut config = stand::config(engine.addr);
+        of(Kind::OpenAi)(&mut config);
+        name.clone_into(&mut config.name);
+        config
+    });
+    let stand = stand::stand(GatewayConfig::default(), configs.into()).await;
+    let mut counts = [0, 0];
+    for conversation in 0..16 {
+        let user = format!("subject {conversation}");
+        let mut turns = vec![json!({"role": "system", "content": "be kind"}), json!({"role": "user", "content": user})];
+        let mut at = Vec::new();
+        for turn in 0..3 {
+            let before = (first.asked(), second.asked());
+            assert_eq!(ask(&stand, &format!("r-{conversation}-{turn}"), &json!({"messages": turns})).await.status, 200);
+            at.push(usize::from(second.asked() > before.1));
+            turns.push(json!({"role": "assistant", "content": "a"}));
+            turns.push(json!({"role": "user", "content": format!("more {turn}")}));
+            stand.settled(&format!("r-{conversation}-{turn}")).await;
+        }
+        assert!(at.iter().all(|engine| *engine == at[0]), "{conversation}: {at:?}");
+        counts[at[0]] += 1;
+    }
+    assert!(counts.iter().all(|count| *count >= 3), "{counts:?}");
+    stand.nothing_is_left(&[&first, &second]).await;
+}

@@ -71,7 +71,7 @@ class Writing(unittest.TestCase):
             cell.why_not = not_applicable(cell.phase, cell.stream)
         cells[-1].level, cells[-1].waste, cells[-1].after = "best_effort", 40, 1
         storm = {"wide": True, "left": 300, "levels": {"never sent": 298, "observed": 2}, "at_once": 0, "faults": []}
-        about = {"engine": "e", "kind": "llamacpp", "version": "1", "kvit": "0", "slots": 2, "machine": "m", "date": "d", "prompt_s": 1.0}
+        about = {"engine": "e", "kind": "llamacpp", "version": "1", "setup": "s", "kvit": "0", "slots": 2, "machine": "m", "date": "d", "prompt_s": 1.0}
         return {**about, "tokens": [3, 40, 80], "cells": [vars(cell) for cell in cells], "storms": [storm]}
 
     def test_every_cell_has_its_place(self):

@@ -9,6 +9,7 @@ import http.client
 import json
 import re
 import resource
+import shlex
 import subprocess
 import threading
 import time
@@ -20,6 +21,7 @@ from llama_server import START_LIMIT_S, LlamaServer, ServerError, how_it_ended
 SETTLE_LIMIT_S = 90
 IDLE_LIMIT_S = 180
 LOOK_PAUSE_S = 2  # between two looks of a wait
+STEP_TOKENS = 128  # of vLLM: a prompt of a cell takes several steps
 LOOK_LIMIT_S = 120  # an engine that answers looks between steps may be in a long one
 
 
@@ -34,7 +36,7 @@ def counters(text):
 class Engine(LlamaServer):
     """What a cell needs to know of an engine: `present()`, `progress()` and `totals()`."""
 
-    title, running, prompt, generated, cached_is_counted = "", (), "", "", False
+    title, running, prompt, generated, cached_is_counted, setup = "", (), "", "", False, ""
 
     def text(self, path):
         with urllib.request.urlopen(self.url(path), timeout=LOOK_LIMIT_S) as reply:
@@ -47,6 +49,10 @@ class Engine(LlamaServer):
         """Requests that run or wait, by one look."""
         seen = self.metrics()
         return int(sum(seen[name] for name in self.running))
+
+    def waiting(self):
+        """Requests that wait, by one look."""
+        return int(self.metrics()[self.running[-1]])
 
     def totals(self):
         """Prompt tokens and generated tokens of its whole life."""
@@ -88,11 +94,14 @@ class Vllm(Engine):
     title, kind = "vLLM", "vllm"
     running = ("vllm:num_requests_running", "vllm:num_requests_waiting")
     prompt, generated, cached_is_counted = "vllm:prompt_tokens_total", "vllm:generation_tokens_total", True
+    # Its counters are those of its last step. In a prefill of one step they show the request when the first token is there, and not before.
+    setup = f"{STEP_TOKENS} tokens a step at most"
     first = 0
 
-    def __init__(self, command, log):
+    def __init__(self, command, log, slots=None):
         super().__init__(command, log=log)
-        self.argv = self.argv[:-2]  # it is started as COMMAND PORT
+        self.argv = [*shlex.split(command), str(self.port), "--max-num-batched-tokens", str(STEP_TOKENS)]
+        self.argv += ["--max-num-seqs", str(slots)] if slots else []
 
     def _wait_until_ready(self):
         end = time.monotonic() + START_LIMIT_S
@@ -116,10 +125,13 @@ class Vllm(Engine):
 
 
 class Gateway:
-    """`with Gateway(binary, engine, slots, log) as gateway:`, on a port that it chose itself."""
+    """`with Gateway(binary, engine, slots, log) as gateway:`, on a port that it chose itself. Callers name `model`, if there is one."""
 
-    def __init__(self, binary, engine, slots, log):
-        upstream = f"{engine.url('').rstrip('/')},kind={engine.kind},slots={slots}"
+    headers = ()
+
+    def __init__(self, binary, engine, slots, log, model=None):
+        self.model = model
+        upstream = f"{engine.url('').rstrip('/')},kind={engine.kind},slots={slots}" + (f",model={model}" if model else "")
         options = ["--port", "0", "--store", "none", "--upstream", upstream, "--queue-limit", "1000", "--connections-max", "2000"]
         self.argv, self.log, self.child, self.port = [binary, "gateway", *options], log, None, None
 

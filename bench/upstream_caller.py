@@ -57,10 +57,9 @@ def tokens(events):
 
 
 class Names:
-    """What no request before has had: names, and prompts that no cache has."""
+    """What no request before has had: names, and prompts that no cache has. All of one process count together."""
 
-    def __init__(self):
-        self.numbers, self.tag = itertools.count(1), format(time.time_ns() // 1_000_000, "x")
+    numbers, tag = itertools.count(1), format(time.time_ns() // 1_000_000, "x")
 
     def name(self, what):
         return f"{what}-{self.tag}-{next(self.numbers)}"

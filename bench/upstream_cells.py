@@ -79,6 +79,11 @@ def marks(caller):
     return at
 
 
+def prompt_words(words, at, least=WORDS_MIN):
+    """How many words take PREFILL_S, when so many had these marks."""
+    return max(least, min(WORDS_MAX, int(words * PREFILL_S / max(at["first"] - at["head"], 0.01))))
+
+
 class Cells:
     """All cells of one engine behind one gateway."""
 
@@ -102,9 +107,7 @@ class Cells:
     def calibrate(self):
         """A prompt that takes long enough, and how long the phases take with it."""
         at, prompt = self.timed(self.words)
-        prefill = max(at["first"] - at["head"], 0.01)
-        wanted = int(self.words * PREFILL_S / prefill)
-        self.words = max(WORDS_MIN, min(WORDS_MAX, wanted))
+        self.words = prompt_words(self.words, at)
         self.times_decode = at
         self.times, prompt = self.timed(self.words)
         prefill = max(self.times["first"] - self.times["head"], 0.01)

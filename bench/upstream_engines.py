@@ -7,6 +7,8 @@ have no moment left in which it notices a closed connection.
 import contextlib
 import http.client
 import json
+import os
+import pathlib
 import re
 import resource
 import shlex
@@ -21,8 +23,20 @@ from llama_server import START_LIMIT_S, LlamaServer, ServerError, how_it_ended
 SETTLE_LIMIT_S = 90
 IDLE_LIMIT_S = 180
 LOOK_PAUSE_S = 2  # between two looks of a wait
-STEP_TOKENS = 128  # of vLLM: a prompt of a cell takes several steps
+SAMPLE_S, SAMPLE_BUSY_S = 0.2, 0.02  # of llama-server: one that only answers looks takes less, one that is starved takes more
+STEP_TOKENS = 128  # of an engine that is to work off the prompt of a cell in several steps
 LOOK_LIMIT_S = 120  # an engine that answers looks between steps may be in a long one
+
+
+def processor_s(pid):
+    """Seconds of a processor that this process and those that it started have taken."""
+    taken = 0.0
+    with contextlib.suppress(OSError):
+        fields = pathlib.Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2].split()
+        taken = (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+        for child in pathlib.Path(f"/proc/{pid}/task/{pid}/children").read_text().split():
+            taken += processor_s(int(child))
+    return taken
 
 
 def counters(text):
@@ -59,6 +73,10 @@ class Engine(LlamaServer):
         seen = self.metrics()
         return int(seen.get(self.prompt, 0)), int(seen.get(self.generated, 0))
 
+    def busy(self):
+        """Whether it has a request, so far as that can be seen without changing how it goes on."""
+        return self.present() > 0
+
     def idle(self):
         """Waits until nothing runs or waits in it."""
         end = time.monotonic() + IDLE_LIMIT_S
@@ -72,6 +90,7 @@ class LlamaCpp(Engine):
     """llama.cpp's llama-server: sums in /metrics, each slot in /slots."""
 
     title, kind = "llama.cpp", "llamacpp"
+    small_steps = {"LLAMA_ARG_BATCH": str(STEP_TOKENS)}
     running = ("llamacpp:requests_processing", "llamacpp:requests_deferred")
     prompt, generated = "llamacpp:prompt_tokens_total", "llamacpp:tokens_predicted_total"
 
@@ -80,6 +99,13 @@ class LlamaCpp(Engine):
         slots = [slot for slot in self.get("/slots") if slot["is_processing"]]
         tokens = [step.get("n_decoded", 0) for slot in slots for step in slot.get("next_token", [])]
         return len(slots), sum(tokens)
+
+    def busy(self):
+        """Whether it computes, by the processor's time that it takes. It notices the closed connection of a request whose answer is not
+        streamed behind a second in which it answered nobody, so whoever looks at its counters meanwhile keeps that request alive."""
+        before = processor_s(self.child.pid)
+        time.sleep(SAMPLE_S)
+        return processor_s(self.child.pid) - before >= SAMPLE_BUSY_S
 
     def begin(self):
         """Nothing: its slots count from each request's own beginning."""

@@ -4,7 +4,7 @@ import types
 import unittest
 
 import upstreams
-from upstream_caller import Body, tokens
+from upstream_caller import Body, Names, tokens
 from upstream_cells import PHASES, WAYS, Cells, Missed, Result, not_applicable, rows
 from upstream_engines import counters
 
@@ -32,6 +32,10 @@ class Reading(unittest.TestCase):
             self.assertEqual((body.status, tokens(body.events()), body.ended()), (200, 1, False))
             body.push(b"0\r\n\r\n")
             self.assertTrue(body.ended())
+
+    def test_no_two_prompts_begin_alike(self):
+        prompts = [names.prompt(2) for names in (Names(), Names()) for _ in range(2)]
+        self.assertEqual(len({prompt.split()[0] for prompt in prompts}), 4)
 
     def test_counters_are_summed_over_their_labels(self):
         text = '# TYPE a gauge\nvllm:num_requests_running{engine="0"} 2.0\nvllm:num_requests_running{engine="1"} 1\nllamacpp:x 1e3\n'
@@ -71,7 +75,8 @@ class Writing(unittest.TestCase):
             cell.why_not = not_applicable(cell.phase, cell.stream)
         cells[-1].level, cells[-1].waste, cells[-1].after = "best_effort", 40, 1
         storm = {"wide": True, "left": 300, "levels": {"never sent": 298, "observed": 2}, "at_once": 0, "faults": []}
-        about = {"engine": "e", "kind": "llamacpp", "version": "1", "kvit": "0", "slots": 2, "machine": "m", "date": "d", "prompt_s": 1.0}
+        about = {"engine": "e", "kind": "llamacpp", "version": "1", "setup": "s", "kvit": "0", "slots": 2, "machine": "m", "date": "d"}
+        about["prompt_s"] = 1.0
         return {**about, "tokens": [3, 40, 80], "cells": [vars(cell) for cell in cells], "storms": [storm]}
 
     def test_every_cell_has_its_place(self):

@@ -3,6 +3,7 @@
 Invariant: what it says it has read (head, tokens, end) was read from the socket, in this order.
 """
 
+import itertools
 import json
 import socket
 import struct
@@ -55,11 +56,26 @@ def tokens(events):
     return sum(1 for event in events for choice in event.get("choices", []) if choice.get("delta", {}).get("content"))
 
 
+class Names:
+    """What no request before has had: names, and prompts that no cache has. All of one process count together."""
+
+    numbers, tag = itertools.count(1), format(time.time_ns() // 1_000_000, "x")
+
+    def name(self, what):
+        return f"{what}-{self.tag}-{next(self.numbers)}"
+
+    def prompt(self, words):
+        """It differs from every other from its first word on."""
+        return " ".join([self.name("ask"), *(f"word{n % 97}" for n in range(words))])
+
+
 class Caller:
     """One request through the gateway."""
 
     def __init__(self, gateway, name, stream, prompt, max_tokens, timeout_ms=None):
         ask = {"messages": [{"role": "user", "content": prompt}], "max_tokens": max_tokens, "stream": stream, "ignore_eos": True}
+        if gateway.model:
+            ask["model"] = gateway.model
         if stream:
             ask["stream_options"] = {"include_usage": True}
         body = json.dumps(ask).encode()
@@ -70,7 +86,7 @@ class Caller:
             f"X-Request-Id: {name}",
             f"Content-Length: {len(body)}",
         ]
-        head += [f"X-Request-Timeout-Ms: {timeout_ms}"] if timeout_ms else []
+        head += [*gateway.headers, *([f"X-Request-Timeout-Ms: {timeout_ms}"] if timeout_ms else [])]
         self.gateway, self.name, self.answer, self.over = gateway, name, Body(), False
         self.socket = socket.create_connection(("127.0.0.1", gateway.port), timeout=30)
         self.began = time.monotonic()

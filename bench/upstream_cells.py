@@ -11,11 +11,10 @@ at once, when the run has settled, and not before.
 import collections
 import concurrent.futures
 import dataclasses
-import itertools
 import threading
 import time
 
-from upstream_caller import Caller
+from upstream_caller import Caller, Names
 
 WAYS = ["close", "RST", "cancel", "deadline"]
 CAUSES = {"close": "client_closed", "RST": "client_reset", "cancel": "cancel_requested", "deadline": "client_deadline"}
@@ -68,45 +67,47 @@ def rows(phases):
     return [(phase, stream) for phase in phases for stream in (True, False) if stream or phase != LONG]
 
 
+def marks(caller):
+    """Reads a stream to its end: when its head, its first token and so on came."""
+    at = {}
+    seen = {"head": lambda: caller.head, "first": lambda: caller.tokens >= 1, "early": lambda: caller.tokens >= EARLY}
+    seen |= {"late": lambda: caller.tokens >= LATE, "end": lambda: caller.over}
+    for mark, there in seen.items():
+        if not caller.read_until(there):
+            raise RuntimeError(f"an undisturbed stream ended before `{mark}`: {caller.answer.status} {caller.answer.body[-300:]!r}")
+        at[mark] = caller.elapsed()
+    return at
+
+
+def prompt_words(words, at, least=WORDS_MIN):
+    """How many words take PREFILL_S, when so many had these marks."""
+    return max(least, min(WORDS_MAX, int(words * PREFILL_S / max(at["first"] - at["head"], 0.01))))
+
+
 class Cells:
     """All cells of one engine behind one gateway."""
 
     def __init__(self, engine, gateway, slots, say):
         self.engine, self.gateway, self.slots, self.say = engine, gateway, slots, say
-        self.numbers, self.tag = itertools.count(1), format(time.time_ns() // 1_000_000, "x")
+        self.names = Names()
         self.words, self.words_long = WORDS_MIN, WORDS_LONG_MAX
         self.times, self.times_decode = {}, {}
 
-    def name(self, what):
-        return f"{what}-{self.tag}-{next(self.numbers)}"
-
-    def prompt(self, words):
-        """One that no cache has: it differs from its first word on."""
-        return " ".join([self.name("ask"), *(f"word{n % 97}" for n in range(words))])
-
     def call(self, what, stream, words, max_tokens, timeout_ms=None):
-        return Caller(self.gateway, self.name(what), stream, self.prompt(words), max_tokens, timeout_ms)
+        return Caller(self.gateway, self.names.name(what), stream, self.names.prompt(words), max_tokens, timeout_ms)
 
     def timed(self, words):
         """One whole stream: when its head, its first token and so on came. Nobody leaves here."""
         self.engine.idle()
         with_all = self.call("timed", True, words, MAX_TOKENS)
-        at = {}
-        marks = {"head": lambda: with_all.head, "first": lambda: with_all.tokens >= 1, "early": lambda: with_all.tokens >= EARLY}
-        marks |= {"late": lambda: with_all.tokens >= LATE, "end": lambda: with_all.over}
-        for mark, seen in marks.items():
-            if not with_all.read_until(seen):
-                raise RuntimeError(f"an undisturbed stream ended before `{mark}`: {with_all.answer.body[-300:]!r}")
-            at[mark] = with_all.elapsed()
+        at = marks(with_all)
         self.gateway.settled(with_all.name)
         return at, with_all.usage()[0]
 
     def calibrate(self):
         """A prompt that takes long enough, and how long the phases take with it."""
         at, prompt = self.timed(self.words)
-        prefill = max(at["first"] - at["head"], 0.01)
-        wanted = int(self.words * PREFILL_S / prefill)
-        self.words = max(WORDS_MIN, min(WORDS_MAX, wanted))
+        self.words = prompt_words(self.words, at)
         self.times_decode = at
         self.times, prompt = self.timed(self.words)
         prefill = max(self.times["first"] - self.times["head"], 0.01)
@@ -186,10 +187,11 @@ class Cells:
             raise Missed(False, ended)
 
     def watch(self, caller, seen):
-        """Looks at the engine until it shows that, no longer: what follows is undisturbed."""
-        while not seen(*self.engine.progress()):
+        """Looks at the engine until it shows that, no longer: what follows is undisturbed. Returns the tokens that it showed."""
+        while not seen(*(progress := self.engine.progress())):
             if not caller.read(0.1):
                 raise Missed(False, "it ended before the engine showed the phase")
+        return progress[1]
 
     def was_in(self, phase, caller):
         """The caller has read nothing that belongs to a later phase, up to its leaving."""

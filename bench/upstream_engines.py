@@ -7,8 +7,11 @@ have no moment left in which it notices a closed connection.
 import contextlib
 import http.client
 import json
+import os
+import pathlib
 import re
 import resource
+import shlex
 import subprocess
 import threading
 import time
@@ -20,7 +23,20 @@ from llama_server import START_LIMIT_S, LlamaServer, ServerError, how_it_ended
 SETTLE_LIMIT_S = 90
 IDLE_LIMIT_S = 180
 LOOK_PAUSE_S = 2  # between two looks of a wait
+SAMPLE_S, SAMPLE_BUSY_S = 0.2, 0.02  # of llama-server: one that only answers looks takes less, one that is starved takes more
+STEP_TOKENS = 128  # of an engine that is to work off the prompt of a cell in several steps
 LOOK_LIMIT_S = 120  # an engine that answers looks between steps may be in a long one
+
+
+def processor_s(pid):
+    """Seconds of a processor that this process and those that it started have taken."""
+    taken = 0.0
+    with contextlib.suppress(OSError):
+        fields = pathlib.Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2].split()
+        taken = (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+        for child in pathlib.Path(f"/proc/{pid}/task/{pid}/children").read_text().split():
+            taken += processor_s(int(child))
+    return taken
 
 
 def counters(text):
@@ -34,7 +50,7 @@ def counters(text):
 class Engine(LlamaServer):
     """What a cell needs to know of an engine: `present()`, `progress()` and `totals()`."""
 
-    title, running, prompt, generated, cached_is_counted = "", (), "", "", False
+    title, running, prompt, generated, cached_is_counted, setup = "", (), "", "", False, ""
 
     def text(self, path):
         with urllib.request.urlopen(self.url(path), timeout=LOOK_LIMIT_S) as reply:
@@ -48,10 +64,18 @@ class Engine(LlamaServer):
         seen = self.metrics()
         return int(sum(seen[name] for name in self.running))
 
+    def waiting(self):
+        """Requests that wait, by one look."""
+        return int(self.metrics()[self.running[-1]])
+
     def totals(self):
         """Prompt tokens and generated tokens of its whole life."""
         seen = self.metrics()
         return int(seen.get(self.prompt, 0)), int(seen.get(self.generated, 0))
+
+    def busy(self):
+        """Whether it has a request, so far as that can be seen without changing how it goes on."""
+        return self.present() > 0
 
     def idle(self):
         """Waits until nothing runs or waits in it."""
@@ -66,6 +90,7 @@ class LlamaCpp(Engine):
     """llama.cpp's llama-server: sums in /metrics, each slot in /slots."""
 
     title, kind = "llama.cpp", "llamacpp"
+    small_steps = {"LLAMA_ARG_BATCH": str(STEP_TOKENS)}
     running = ("llamacpp:requests_processing", "llamacpp:requests_deferred")
     prompt, generated = "llamacpp:prompt_tokens_total", "llamacpp:tokens_predicted_total"
 
@@ -74,6 +99,13 @@ class LlamaCpp(Engine):
         slots = [slot for slot in self.get("/slots") if slot["is_processing"]]
         tokens = [step.get("n_decoded", 0) for slot in slots for step in slot.get("next_token", [])]
         return len(slots), sum(tokens)
+
+    def busy(self):
+        """Whether it computes, by the processor's time that it takes. It notices the closed connection of a request whose answer is not
+        streamed behind a second in which it answered nobody, so whoever looks at its counters meanwhile keeps that request alive."""
+        before = processor_s(self.child.pid)
+        time.sleep(SAMPLE_S)
+        return processor_s(self.child.pid) - before >= SAMPLE_BUSY_S
 
     def begin(self):
         """Nothing: its slots count from each request's own beginning."""
@@ -88,11 +120,14 @@ class Vllm(Engine):
     title, kind = "vLLM", "vllm"
     running = ("vllm:num_requests_running", "vllm:num_requests_waiting")
     prompt, generated, cached_is_counted = "vllm:prompt_tokens_total", "vllm:generation_tokens_total", True
+    # Its counters are those of its last step. In a prefill of one step they show the request when the first token is there, and not before.
+    setup = f"{STEP_TOKENS} tokens a step at most"
     first = 0
 
-    def __init__(self, command, log):
+    def __init__(self, command, log, slots=None):
         super().__init__(command, log=log)
-        self.argv = self.argv[:-2]  # it is started as COMMAND PORT
+        self.argv = [*shlex.split(command), str(self.port), "--max-num-batched-tokens", str(STEP_TOKENS)]
+        self.argv += ["--max-num-seqs", str(slots)] if slots else []
 
     def _wait_until_ready(self):
         end = time.monotonic() + START_LIMIT_S
@@ -116,10 +151,13 @@ class Vllm(Engine):
 
 
 class Gateway:
-    """`with Gateway(binary, engine, slots, log) as gateway:`, on a port that it chose itself."""
+    """`with Gateway(binary, engine, slots, log) as gateway:`, on a port that it chose itself. Callers name `model`, if there is one."""
 
-    def __init__(self, binary, engine, slots, log):
-        upstream = f"{engine.url('').rstrip('/')},kind={engine.kind},slots={slots}"
+    headers = ()
+
+    def __init__(self, binary, engine, slots, log, model=None):
+        self.model = model
+        upstream = f"{engine.url('').rstrip('/')},kind={engine.kind},slots={slots}" + (f",model={model}" if model else "")
         options = ["--port", "0", "--store", "none", "--upstream", upstream, "--queue-limit", "1000", "--connections-max", "2000"]
         self.argv, self.log, self.child, self.port = [binary, "gateway", *options], log, None, None
 

@@ -38,8 +38,9 @@ def shown(result):
 
 def table(found):
     """The Markdown of one engine's run."""
+    setup = f" ({found['setup']})" if found["setup"] else ""
     lines = [
-        f"{found['engine']} {found['version']}, {found['slots']} slots, `kvit gateway` {found['kvit']}, on {found['machine']}, "
+        f"{found['engine']} {found['version']}{setup}, {found['slots']} slots, `kvit gateway` {found['kvit']}, on {found['machine']}, "
         f"{found['date']}. "
         f"Prefill of a cell without a token: about {found['prompt_s']:.1f} s; {found['tokens'][2]} tokens at most; early is from token "
         f"{found['tokens'][0]} on, late from token {found['tokens'][1]} on.",
@@ -89,6 +90,11 @@ def machine():
     return f"{len(count) or '?'} cores of {found[1].strip() if found else platform.machine()}"
 
 
+def kvit_version(binary):
+    """What that binary says of itself."""
+    return subprocess.run([binary, "--version"], stdout=subprocess.PIPE, text=True, check=True).stdout.split()[-1]
+
+
 def some(cells, phases, ways):
     """Those cells, one after the other."""
     cells.calibrate()
@@ -115,12 +121,12 @@ def measure(args, log):
                     took = cells.times["first"]
                 if not (args.phase or args.way):
                     storms.append(cells.storm(wide))
-        version = subprocess.run([args.kvit, "--version"], stdout=subprocess.PIPE, text=True, check=True).stdout.split()[-1]
         return {
             "engine": engine.title,
             "kind": engine.kind,
             "version": engine.version(),
-            "kvit": version,
+            "setup": ", ".join(filter(None, [args.built_from, engine.setup])),
+            "kvit": kvit_version(args.kvit),
             "slots": args.slots,
             "machine": machine(),
             "date": datetime.date.today().isoformat(),
@@ -131,32 +137,50 @@ def measure(args, log):
         }
 
 
-def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+def shared_options(parser):
+    """Those of every driver that starts an engine and a kvit in front of it."""
     parser.add_argument("--engine", choices=["llama", "vllm"], default="llama", help="default: %(default)s")
-    parser.add_argument("--server-cmd", metavar="COMMAND", help="starts the engine: as COMMAND PORT SLOTS THREADS, vLLM as COMMAND PORT")
+    command = "starts the engine: as COMMAND PORT SLOTS THREADS, vLLM as COMMAND PORT OPTIONS"
+    parser.add_argument("--server-cmd", metavar="COMMAND", help=command)
+    parser.add_argument("--built-from", metavar="WORDS", default="", help="where the engine is from, if it does not say so itself")
     parser.add_argument("--kvit", default="target/debug/kvit", help="the binary (default: %(default)s)")
     parser.add_argument("--slots", type=int, default=2, help="runs at once, for engine and gateway (default: %(default)s)")
     parser.add_argument("--threads", type=int, default=1, help="of llama-server (default: %(default)s)")
-    parser.add_argument("--phase", action="append", choices=PHASES, help="only these; then no table")
-    parser.add_argument("--way", action="append", choices=WAYS, help="only these; then no table")
-    parser.add_argument("--storms", action="store_true", help="only many callers at once; then no table")
-    parser.add_argument("--log", default="/dev/null", help="where engine and gateway write to (default: %(default)s)")
+    parser.add_argument("--log", default="/dev/null", help="where engine and gateways write to (default: %(default)s)")
     parser.add_argument("--json", metavar="FILE", help="everything that was found")
     parser.add_argument("--write", metavar="FILE", help="puts the table between its markers in this file")
     parser.add_argument("--found", metavar="FILE", help="starts nothing: the table of a run that wrote this file with --json")
-    args = parser.parse_args()
-    file_limit()
+
+
+def found_by(parser, args, measure):
+    """What `measure` finds, or what an earlier run has kept. Whoever cannot is told why."""
     try:
         if args.found:
-            found = json.loads(pathlib.Path(args.found).read_text())
-        else:
-            with open(args.log, "a") as log:
-                found = measure(args, log)
+            return json.loads(pathlib.Path(args.found).read_text())
+        with open(args.log, "a") as log:
+            found = measure(args, log)
     except (ServerError, RuntimeError, OSError) as error:
         sys.exit(f"{parser.prog}: {error}")
     if args.json:
         pathlib.Path(args.json).write_text(json.dumps(found, indent=1) + "\n")
+    return found
+
+
+def write(path, kind, made):
+    """Puts that table into that document."""
+    document = pathlib.Path(path)
+    document.write_text(put(document.read_text(), kind, made))
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    shared_options(parser)
+    parser.add_argument("--phase", action="append", choices=PHASES, help="only these; then no table")
+    parser.add_argument("--way", action="append", choices=WAYS, help="only these; then no table")
+    parser.add_argument("--storms", action="store_true", help="only many callers at once; then no table")
+    args = parser.parse_args()
+    file_limit()
+    found = found_by(parser, args, measure)
     said = faults(found)
     whole = not (args.phase or args.way or args.storms)
     if whole:
@@ -164,8 +188,7 @@ def main():
     if said:
         sys.exit("\n".join(said))
     if args.write and whole:
-        path = pathlib.Path(args.write)
-        path.write_text(put(path.read_text(), found["kind"], table(found)))
+        write(args.write, found["kind"], table(found))
 
 
 if __name__ == "__main__":

@@ -21,7 +21,9 @@ const USAGE: &str = "usage: cargo xtask COMMAND
   with-postgres CMD [ARGS]   a command with a PostgreSQL server, which ends with it, in KVIT_TEST_POSTGRES
   bench [ARGS]    kvit against llama.cpp (bench/llama_cpp.py)
   upstreams [--engine llama|vllm] [--server-cmd 'COMMAND'] [--write] [ARGS]
-                  runs left in every phase in front of a real engine, as a table (bench/upstreams.py); --write: into docs/upstreams.md";
+                  runs left in every phase in front of a real engine, as a table (bench/upstreams.py); --write: into docs/upstreams.md
+  upstreams --against KIND,... [--peer-cmd 'COMMAND'] [...]
+                  the same callers before kvit and other gateways, side by side, as a table (bench/upstream_beside.py)";
 
 fn main() -> ExitCode {
     let args: Vec<String> = std::env::args().skip(1).collect();

@@ -1,19 +1,25 @@
-//! `cargo xtask upstreams`: a run is left in every phase and every way in front of a real engine, and docs/upstreams.md says what came of it.
+//! `cargo xtask upstreams`: a run is left in every phase and every way in front of a real engine, and docs/upstreams.md says what came of
+//! it. With `--against` the same callers stand before other gateways, too, side by side.
 //!
-//! Invariant: the table in the document is what the last successful run printed.
+//! Invariant: the tables in the document are what the last successful runs printed.
 
 use crate::process::{command, run as run_command};
 
-/// Where the table stands.
+/// Where the tables stand.
 const DOCUMENT: &str = "docs/upstreams.md";
 
-/// Builds the gateway and hands everything to bench/upstreams.py; `--write` becomes the document's name.
+/// Builds the gateway and hands everything to the driver; `--write` becomes the document's name.
 ///
 /// # Errors
 /// Anything that does not build, start or hold.
 pub fn run(args: &[&str]) -> anyhow::Result<()> {
     run_command(command("cargo").args(["build", "--package", "kvit"]))?;
-    run_command(command("python3").arg("bench/upstreams.py").args(words(args)))
+    run_command(command("python3").arg(driver(args)).args(words(args)))
+}
+
+fn driver(args: &[&str]) -> &'static str {
+    let against = args.iter().any(|word| *word == "--against" || word.starts_with("--against="));
+    if against { "bench/upstream_beside.py" } else { "bench/upstreams.py" }
 }
 
 fn words<'a>(args: &[&'a str]) -> Vec<&'a str> {
@@ -30,7 +36,17 @@ mod tests {
     }
 
     #[test]
-    fn the_cells_driver_reads_judges_and_writes() {
-        run(command("python3").arg("bench/test_upstreams.py")).expect("its own tests pass");
+    fn others_have_a_driver_of_their_own() {
+        assert_eq!(super::driver(&["--engine", "vllm"]), "bench/upstreams.py");
+        for args in [["--against", "litellm"].as_slice(), &["--against=litellm"]] {
+            assert_eq!(super::driver(args), "bench/upstream_beside.py");
+        }
+    }
+
+    #[test]
+    fn the_drivers_read_judge_and_write() {
+        for test in ["bench/test_upstreams.py", "bench/test_upstream_beside.py"] {
+            run(command("python3").arg(test)).expect("its own tests pass");
+        }
     }
 }

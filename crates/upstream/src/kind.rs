@@ -118,13 +118,14 @@ impl Kind {
                 slots: 256,
             },
             // The look goes through the same queue as the requests, so it is never old. But the engine looks for closed connections only in
-            // moments when that queue is empty, and its token counters move when a request ends.
+            // moments when that queue is empty, and its token counters move when a request ends. Of an answer that has not begun it looks
+            // behind a second in which it answered nobody, which a look that fell into it would begin anew: hence more than that second.
             Kind::LlamaCpp => Capabilities {
                 cancel: CancelBy::Close,
                 requests: Shown::InSum,
                 kv_usage: Shown::No,
                 tokens: Shown::No,
-                fresh: Some(Freshness { shown_before: 1, counted_within: second, delivered_within: second }),
+                fresh: Some(Freshness { shown_before: 1, counted_within: second * 3 / 2, delivered_within: second }),
                 look_every_min: Some(2 * second),
                 slots: 4,
             },

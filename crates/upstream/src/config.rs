@@ -103,6 +103,8 @@ pub struct UpstreamConfig {
     pub idle_keep: Duration,
     /// How long its proof is looked for after a cancel, from the first look that can prove it; then its level is `best_effort`. Default 10 s.
     pub observe_for: Duration,
+    /// Whether an engine whose counters need it is asked for two tokens by which a step is seen to be over. Default yes.
+    pub witness: bool,
     /// Time between two looks meanwhile, if the kind allows that. Default 100 ms.
     pub observe_every: Duration,
 }
@@ -144,6 +146,7 @@ impl UpstreamConfig {
             idle_connections_max: 64,
             idle_keep: Duration::from_secs(4),
             observe_for: Duration::from_secs(10),
+            witness: true,
             observe_every: Duration::from_millis(100),
         })
     }

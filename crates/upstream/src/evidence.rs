@@ -6,6 +6,9 @@
 //! long after the look, so looks are kept and judged again. A sum of zero needs no others. Requests of other users of the engine are in the
 //! sum and in no list of ours: they make a proof harder, never wrong.
 //!
+//! Where the counters are those of the last step, a request that was left before it showed anything is in none of them until its first step is
+//! over, however long that takes. A later request that has shown tokens is a witness that a step is over which began when the first had come.
+//!
 //! What has to hold of the engine is [`Freshness`], and nothing else is believed. A sum below what is certainly counted shows that it does
 //! not hold, and that look proves nothing.
 //!
@@ -68,6 +71,8 @@ pub struct Tokens {
     enough: AtomicU64,
     last: AtomicU64,
     needed: u32,
+    /// Before it was sent.
+    sent: Duration,
 }
 
 impl Tokens {
@@ -90,6 +95,12 @@ impl Tokens {
         (1..=stamp(moment)).contains(&self.enough.load(Ordering::Acquire))
     }
 
+    /// When it had shown so many, if it was sent that late.
+    fn witness_of(&self, moment: Duration) -> Option<Duration> {
+        let enough = self.enough.load(Ordering::Acquire);
+        (self.sent >= moment && enough > 0).then(|| Duration::from_nanos(enough))
+    }
+
     fn shown_since(&self, moment: Duration) -> bool {
         self.last.load(Ordering::Acquire) >= stamp(moment)
     }
@@ -103,8 +114,10 @@ fn stamp(moment: Duration) -> u64 {
 struct Closed {
     id: u64,
     closed: Duration,
-    /// A look that began then or later counts it, if it is there.
-    looks_from: Duration,
+    /// By then it has come to the engine, if it ever will.
+    come_by: Duration,
+    /// A look that began then or later counts it, if it is there. `None` until a later request has shown that.
+    looks_from: Option<Duration>,
 }
 
 /// All requests at one upstream, as far as its cancels' levels go by them.
@@ -139,10 +152,10 @@ impl Ledger {
         }
     }
 
-    /// A request is about to be sent. Returns what its reader notes its tokens in.
-    pub fn sent(&mut self, id: u64) -> Arc<Tokens> {
+    /// A request is about to be sent, now. Returns what its reader notes its tokens in.
+    pub fn sent(&mut self, id: u64, now: Duration) -> Arc<Tokens> {
         let needed = self.fresh.map_or(u32::MAX, |fresh| fresh.shown_before.max(1));
-        let tokens = Arc::new(Tokens { needed, ..Tokens::default() });
+        let tokens = Arc::new(Tokens { needed, sent: now, ..Tokens::default() });
         self.live.insert(id, tokens.clone());
         tokens
     }
@@ -157,11 +170,14 @@ impl Ledger {
     /// Its connection was closed before the end of its answer, at `now` at the latest. A second close changes nothing.
     pub fn closed(&mut self, id: u64, now: Duration) {
         let Some(tokens) = self.live.remove(&id) else { return };
-        let looks_from = match self.fresh {
-            Some(fresh) if !tokens.counted_by(now) => now.saturating_add(fresh.counted_within),
-            _ => now,
+        let (come_by, looks_from) = match self.fresh {
+            Some(fresh) if !tokens.counted_by(now) => {
+                let come_by = now.saturating_add(fresh.counted_within);
+                (come_by, (!fresh.needs_witness).then_some(come_by))
+            }
+            _ => (now, Some(now)),
         };
-        self.closed.push(Closed { id, closed: now, looks_from });
+        self.closed.push(Closed { id, closed: now, come_by, looks_from });
         self.remember(tokens);
     }
 
@@ -172,7 +188,26 @@ impl Ledger {
 
     /// When the next look is useful, if any is: now or later. Not before the last one ended.
     pub fn look_from(&self) -> Option<Duration> {
-        self.fresh.and_then(|_| self.closed.iter().map(|closed| closed.looks_from).min())
+        self.fresh.and_then(|_| self.closed.iter().filter_map(|closed| closed.looks_from).min())
+    }
+
+    /// From when on a request that is sent would be a witness that somebody waits for, if anybody does.
+    pub fn witness_from(&self) -> Option<Duration> {
+        self.closed.iter().filter(|closed| closed.looks_from.is_none()).map(|closed| closed.come_by).min()
+    }
+
+    /// A request that was sent at `sent` has shown as many tokens as a witness needs, by now.
+    pub fn witnessed(&mut self, sent: Duration, now: Duration) {
+        for closed in self.closed.iter_mut().filter(|closed| closed.looks_from.is_none() && closed.come_by <= sent) {
+            closed.looks_from = Some(now);
+        }
+    }
+
+    /// What ordinary requests have witnessed meanwhile.
+    fn take_witnesses(&mut self) {
+        for closed in self.closed.iter_mut().filter(|closed| closed.looks_from.is_none()) {
+            closed.looks_from = self.live.values().chain(&self.past).filter_map(|tokens| tokens.witness_of(closed.come_by)).min();
+        }
     }
 
     /// When the next verdict falls at the latest, whatever is seen.
@@ -182,7 +217,9 @@ impl Ledger {
 
     /// The counters were looked at.
     pub fn looked(&mut self, look: Look) {
-        if self.fresh.is_none() || !self.closed.iter().any(|closed| closed.looks_from <= look.began) {
+        self.take_witnesses();
+        let serves = |closed: &Closed| closed.looks_from.is_some_and(|from| from <= look.began);
+        if self.fresh.is_none() || !self.closed.iter().any(serves) {
             return;
         }
         if self.looks.len() == LOOKS_MAX {
@@ -194,6 +231,7 @@ impl Ledger {
     /// What is decided by now. Each cancel is decided once. To be called after a look, and now and then until all is decided, for the tokens
     /// that came behind it: not for each of them, for it goes through all requests.
     pub fn verdicts(&mut self, now: Duration) -> Vec<Verdict> {
+        self.take_witnesses();
         let mut proofs: Vec<Look> = Vec::new();
         for look in std::mem::take(&mut self.looks) {
             match look.present.cmp(&self.certainly(&look)) {
@@ -208,7 +246,8 @@ impl Ledger {
         }
         let mut verdicts = Vec::new();
         for request in std::mem::take(&mut self.closed) {
-            let proof = proofs.iter().filter(|look| look.began >= request.looks_from).map(|look| look.ended).min();
+            let serves = |look: &&Look| request.looks_from.is_some_and(|from| look.began >= from);
+            let proof = proofs.iter().filter(serves).map(|look| look.ended).min();
             let (level, gone_by) = match (self.cancel, proof) {
                 (CancelBy::Nothing, _) => (Level::Unsupported, None),
                 (_, Some(_)) => (Level::Observed, proof),
@@ -239,7 +278,7 @@ impl Ledger {
             (CancelBy::Nothing, _) | (_, None) => closed.closed,
             // Its first look may still come.
             (_, Some(_)) => {
-                let usual = closed.looks_from.saturating_add(self.observe_for);
+                let usual = closed.looks_from.unwrap_or(closed.come_by).saturating_add(self.observe_for);
                 self.last.map_or(usual, |last| usual.min(last))
             }
         }
@@ -254,7 +293,7 @@ impl Ledger {
     }
 
     fn remember(&mut self, tokens: Arc<Tokens>) {
-        if self.looks.is_empty() {
+        if self.looks.is_empty() && self.witness_from().is_none() {
             return;
         }
         if self.past.len() == PAST_MAX {
@@ -265,14 +304,13 @@ impl Ledger {
 
     /// Drops what can prove nothing any more.
     fn forget(&mut self) {
-        let Some(earliest) = self.closed.iter().map(|closed| closed.looks_from).min() else {
-            self.looks.clear();
-            self.past.clear();
-            return;
+        let earliest = self.closed.iter().filter_map(|closed| closed.looks_from).min();
+        self.looks.retain(|look| earliest.is_some_and(|earliest| look.began >= earliest));
+        let (first, witness) = (self.looks.iter().map(|look| look.ended).min(), self.witness_from());
+        let serves = |tokens: &Arc<Tokens>| {
+            first.is_some_and(|first| tokens.shown_since(first)) || witness.is_some_and(|from| tokens.witness_of(from).is_some())
         };
-        self.looks.retain(|look| look.began >= earliest);
-        let first = self.looks.iter().map(|look| look.ended).min();
-        self.past.retain(|tokens| first.is_some_and(|first| tokens.shown_since(first)));
+        self.past.retain(serves);
     }
 }
 

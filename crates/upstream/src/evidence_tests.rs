@@ -8,8 +8,12 @@ fn ms(n: u64) -> Duration {
     Duration::from_millis(n)
 }
 
-const FRESH: Freshness =
-    Freshness { shown_before: 2, counted_within: Duration::from_millis(50), delivered_within: Duration::from_millis(20) };
+const FRESH: Freshness = Freshness {
+    shown_before: 2,
+    counted_within: Duration::from_millis(50),
+    needs_witness: false,
+    delivered_within: Duration::from_millis(20),
+};
 
 fn ledger() -> Ledger {
     Ledger::new(CancelBy::Close, Some(FRESH), ms(1000))
@@ -25,7 +29,7 @@ fn levels(ledger: &mut Ledger, now: u64) -> Vec<(u64, Level, Option<Duration>)> 
 
 /// A request that has shown tokens at these moments.
 fn with(ledger: &mut Ledger, id: u64, tokens: &[u64]) -> Arc<Tokens> {
-    let shown = ledger.sent(id);
+    let shown = ledger.sent(id, ms(0));
     tokens.iter().for_each(|t| shown.shown(ms(*t), ms(t - 1)));
     shown
 }
@@ -54,6 +58,43 @@ fn whoever_had_not_shown_enough_may_not_be_counted_yet() {
     assert_eq!(levels(&mut ledger, 60), []);
     ledger.looked(look(60, 61, 0));
     assert_eq!(levels(&mut ledger, 61), [(1, Level::Observed, Some(ms(61)))]);
+}
+
+#[test]
+fn where_steps_have_no_bound_only_a_later_request_shows_that_one_is_over() {
+    let fresh = Freshness { needs_witness: true, ..FRESH };
+    let mut ledger = Ledger::new(CancelBy::Close, Some(fresh), ms(1000));
+    with(&mut ledger, 1, &[1]);
+    ledger.closed(1, ms(10));
+    ledger.looked(look(500, 501, 0));
+    assert_eq!((levels(&mut ledger, 501), ledger.look_from(), ledger.witness_from()), (vec![], None, Some(ms(60))));
+    // One that was sent before that may have come before it.
+    let early = ledger.sent(2, ms(59));
+    [510, 511].iter().for_each(|t| early.shown(ms(*t), ms(*t - 1)));
+    ledger.looked(look(512, 513, 0));
+    assert_eq!(levels(&mut ledger, 513), []);
+    let witness = ledger.sent(3, ms(60));
+    witness.shown(ms(520), ms(519));
+    ledger.looked(look(521, 522, 0));
+    assert_eq!(levels(&mut ledger, 522), [], "its first token is handed on before its step is counted");
+    witness.shown(ms(530), ms(529));
+    ledger.ended(3);
+    ledger.looked(look(529, 531, 0));
+    assert_eq!(levels(&mut ledger, 531), []);
+    ledger.looked(look(532, 533, 0));
+    assert_eq!(levels(&mut ledger, 533), [(1, Level::Observed, Some(ms(533)))]);
+    // One that is asked for nothing else says the same.
+    with(&mut ledger, 4, &[]);
+    ledger.closed(4, ms(600));
+    ledger.witnessed(ms(649), ms(700));
+    assert_eq!(ledger.look_from(), None);
+    ledger.witnessed(ms(650), ms(700));
+    assert_eq!((ledger.look_from(), ledger.witness_from()), (Some(ms(700)), None));
+    // Without one nobody ever knows.
+    with(&mut ledger, 5, &[]);
+    ledger.closed(5, ms(800));
+    let given_up = levels(&mut ledger, 1850);
+    assert!(given_up.contains(&(5, Level::BestEffort, None)), "{given_up:?}");
 }
 
 #[test]
@@ -147,6 +188,8 @@ impl Random {
 }
 
 const STEP_MAX: u64 = 12;
+/// Of an engine whose steps have no bound: far beyond what `counted_within` allows for.
+const LONG_STEP_MAX: u64 = 250;
 const ARRIVE_MAX: u64 = 15;
 const DELIVER_MAX: u64 = 18;
 const END: u64 = 600;
@@ -154,7 +197,16 @@ const END: u64 = 600;
 const TRUE: Freshness = Freshness {
     shown_before: 2,
     counted_within: Duration::from_millis(ARRIVE_MAX + 3 * STEP_MAX),
+    needs_witness: false,
     delivered_within: Duration::from_millis(DELIVER_MAX),
+};
+
+/// What holds of it if its steps have no bound.
+const WITNESSED: Freshness = Freshness {
+    counted_within: Duration::from_millis(ARRIVE_MAX),
+    needs_witness: true,
+    delivered_within: Duration::from_millis(LONG_STEP_MAX + DELIVER_MAX),
+    ..TRUE
 };
 
 #[derive(Clone, Copy)]
@@ -190,7 +242,7 @@ struct History {
 /// Own requests have odd ids. Some are closed at any time, some of those are never dropped, some registered only after their abort; strangers
 /// come and go; the gauge is that of
 /// a step before, and some idle engines do not touch it.
-fn history(seed: u64) -> History {
+fn history(seed: u64, long_steps: bool) -> History {
     let mut random = Random(seed);
     let (mut words, mut acts, mut closed) = (Vec::new(), Vec::new(), HashMap::new());
     let requests = 1 + random.below(7);
@@ -246,7 +298,8 @@ fn history(seed: u64) -> History {
             now += 1;
             continue;
         }
-        let end = now + 1 + random.below(STEP_MAX);
+        let longest = if long_steps && random.one_in(4) { LONG_STEP_MAX } else { STEP_MAX };
+        let end = now + 1 + random.below(longest);
         if let Some((since, n)) = uncounted {
             gauges.push((since + random.below(end - since + 1), n));
         }
@@ -293,7 +346,7 @@ fn judge(history: &History, fresh: Freshness, late_readers: bool) -> (u32, u32, 
     let mut zero = Vec::new();
     for (now, act) in &history.acts {
         match *act {
-            Act::Sent(id) => drop(tokens.insert(id, ledger.sent(id))),
+            Act::Sent(id) => drop(tokens.insert(id, ledger.sent(id, ms(*now)))),
             Act::Shown { id, empty } => tokens[&id].shown(ms(*now), ms(if late_readers { empty } else { *now })),
             Act::Ended(id) => ledger.ended(id),
             Act::Closed(id) => ledger.closed(id, ms(*now)),
@@ -321,35 +374,40 @@ proptest! {
     // contract: C-29
     #[test]
     fn observed_is_never_said_of_a_request_that_is_still_there(seed in any::<u64>()) {
-        let (_, _, wrong) = judge(&history(seed), TRUE, true);
+        let (_, _, wrong) = judge(&history(seed, false), TRUE, true);
+        prop_assert_eq!(wrong, None);
+        let (_, _, wrong) = judge(&history(seed, true), WITNESSED, true);
         prop_assert_eq!(wrong, None);
     }
 }
 
 #[test]
 fn the_simulation_proves_in_both_ways_and_would_notice_if_a_rule_were_left_out() {
-    let run = |fresh: Freshness, late_readers: bool| {
+    let run = |fresh: Freshness, late_readers: bool, long_steps: bool| {
         (0..1500).fold((0, 0, 0), |(proven, among, wrong), seed| {
-            let (p, a, w) = judge(&history(seed), fresh, late_readers);
+            let (p, a, w) = judge(&history(seed, long_steps), fresh, late_readers);
             (proven + p, among + a, wrong + u32::from(w.is_some()))
         })
     };
-    let (proven, among, wrong) = run(TRUE, true);
+    let (proven, among, wrong) = run(TRUE, true, false);
     assert!(proven > among && among > 0 && wrong == 0, "{proven} proven, {among} of them among others, {wrong} wrongly");
-    assert!(run(TRUE, false).2 > 0, "a late reader goes unnoticed");
+    assert!(run(TRUE, false, false).2 > 0, "a late reader goes unnoticed");
+    let (proven, _, wrong) = run(WITNESSED, true, true);
+    assert!(proven > 0 && wrong == 0, "{proven} proven with a witness, {wrong} wrongly");
+    assert!(run(TRUE, true, true).2 > 0, "a step without a bound goes unnoticed");
     for too_sure in [
         Freshness { shown_before: 1, ..TRUE },
         Freshness { counted_within: Duration::ZERO, ..TRUE },
         Freshness { delivered_within: Duration::ZERO, ..TRUE },
     ] {
-        assert!(run(too_sure, true).2 > 0, "{too_sure:?} goes unnoticed");
+        assert!(run(too_sure, true, false).2 > 0, "{too_sure:?} goes unnoticed");
     }
 }
 
 #[test]
 fn what_nobody_can_hear_later_is_decided_before() {
     let mut ledger = Ledger::new(CancelBy::Close, Some(FRESH), ms(20_000));
-    ledger.sent(1);
+    ledger.sent(1, ms(0));
     ledger.closed(1, ms(0));
     ledger.end_by(ms(3000));
     ledger.end_by(ms(9000));

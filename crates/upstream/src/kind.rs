@@ -53,8 +53,12 @@ pub struct Freshness {
     /// A request that has shown so many tokens, in events of their own, is counted in every later look for as long as it is there. More than
     /// one where a token may be sent before the step that made it is counted.
     pub shown_before: u32,
-    /// A request whose connection was closed before it showed as many is counted so long after the close, or never will be.
+    /// A request whose connection was closed before it showed as many has come to the engine so long after the close, or never will; and is
+    /// counted by then, unless that needs a witness.
     pub counted_within: Duration,
+    /// The counters are of the last step that is over, and no bound is known of how long one takes. So such a request is counted only in looks
+    /// behind a step that began after it had come: a later request that has shown `shown_before` tokens shows that such a one is over.
+    pub needs_witness: bool,
     /// What was generated can be read here so long after it was generated, at the latest.
     pub delivered_within: Duration,
 }
@@ -96,13 +100,14 @@ impl Kind {
     pub fn capabilities(self) -> Capabilities {
         let second = Duration::from_secs(1);
         match self {
-            // Its gauges are set behind every step, after that step's tokens were handed on; it answers 200 for ids that it never had.
+            // Its gauges are set behind every step, after that step's tokens were handed on, and a step takes as long as its prompts are long. It
+            // answers 200 for ids that it never had.
             Kind::Vllm => Capabilities {
                 cancel: CancelBy::IdWithoutProof,
                 requests: Shown::InSum,
                 kv_usage: Shown::InSum,
                 tokens: Shown::InSum,
-                fresh: Some(Freshness { shown_before: 2, counted_within: 2 * second, delivered_within: second }),
+                fresh: Some(Freshness { shown_before: 2, counted_within: 2 * second, needs_witness: true, delivered_within: second }),
                 look_every_min: None,
                 slots: 256,
             },
@@ -125,7 +130,7 @@ impl Kind {
                 requests: Shown::InSum,
                 kv_usage: Shown::No,
                 tokens: Shown::No,
-                fresh: Some(Freshness { shown_before: 1, counted_within: second * 3 / 2, delivered_within: second }),
+                fresh: Some(Freshness { shown_before: 1, counted_within: second * 3 / 2, needs_witness: false, delivered_within: second }),
                 look_every_min: Some(2 * second),
                 slots: 4,
             },

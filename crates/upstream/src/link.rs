@@ -14,6 +14,7 @@ mod health;
 mod judge;
 mod observe;
 mod run;
+mod witness;
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -48,6 +49,8 @@ pub struct Upstream {
 struct Met {
     kind: Kind,
     capabilities: Capabilities,
+    /// The model that a witness asks for.
+    model: Arc<str>,
 }
 
 struct Shared {
@@ -66,6 +69,8 @@ struct Shared {
     live: Mutex<HashMap<AttemptId, watch::Sender<Option<Cause>>>>,
     /// A cancel waits for its proof.
     closed: Notify,
+    /// One may need a witness for it.
+    unwitnessed: Notify,
     /// The engine is asked no new thing until it was looked at.
     doubted: AtomicBool,
     doubt: Notify,
@@ -121,6 +126,7 @@ pub fn link(config: UpstreamConfig, life: Incarnation) -> Result<(Link, Upstream
         unproven: Mutex::default(),
         live: Mutex::default(),
         closed: Notify::new(),
+        unwitnessed: Notify::new(),
         doubted: AtomicBool::new(false),
         doubt: Notify::new(),
         breaker: Mutex::new(Breaker::new(config.failures_max, config.open, config.open_max)),
@@ -183,7 +189,7 @@ impl Upstream {
 
     /// Meets the engine, watches it, and looks for proofs, for as long as it is polled.
     pub async fn run(self) {
-        tokio::join!(health::watch(&self.shared), observe::watch(&self.shared));
+        tokio::join!(health::watch(&self.shared), observe::watch(&self.shared), witness::watch(&self.shared));
     }
 }
 

@@ -158,6 +158,18 @@ pub const WORDS: &[Word] = &[
         set: |config, value| span(value).map(|time| config.observe_for = time),
     },
     Word {
+        name: "witness",
+        default: "yes",
+        about: "`yes` or `no`: whether `vllm` is asked for two tokens, and no more at once, where a request was left before it showed any and no caller's own later request shows that a step of the engine is over. Without it such a cancel is `best_effort` on an engine that rests.",
+        set: |config, value| match value {
+            "yes" | "no" => {
+                config.witness = value == "yes";
+                Ok(())
+            }
+            _ => Err(format!("`{value}` is neither yes nor no")),
+        },
+    },
+    Word {
         name: "observe_every_ms",
         default: "100",
         about: "Time between two looks meanwhile; `llamacpp` is looked at every 2 s at most.",

@@ -78,7 +78,9 @@ async fn meet(shared: &Arc<Shared>) -> Detected {
                 *held(&shared.aborter) = Arc::new(Aborter::new(detected.kind));
                 let asks = !matches!(cancel, CancelBy::Close | CancelBy::Nothing);
                 tracing::debug!(upstream = %shared.config.name, asks, "how it is told of cancels");
-                shared.met.send_replace(Some(Arc::new(Met { kind: detected.kind, capabilities })));
+                let named = shared.config.models.first().or_else(|| detected.models.first().map(|model| &model.id));
+                let model = named.map_or_else(|| "".into(), |id| id.as_str().into());
+                shared.met.send_replace(Some(Arc::new(Met { kind: detected.kind, capabilities, model })));
                 return detected;
             }
             Ok(_) => tracing::warn!(upstream = %shared.config.name, "it answers, and names no model yet"),

@@ -68,7 +68,7 @@ pub(super) async fn run(shared: Arc<Shared>, submit: Submit, mut cancelled: watc
             }
         },
     };
-    let tokens = held(&shared.ledger).sent(number);
+    let tokens = held(&shared.ledger).sent(number, shared.now());
     let mut run = Run::new(&shared, &submit, forwarded, tokens);
     let mut headers = HeaderMap::new();
     let body = shared.aborter().name(name, &mut headers, body);
@@ -373,6 +373,7 @@ impl Run {
             shared.say(Up::LetGo { attempt, guarantee: Guarantee::Observed }).await;
         } else {
             shared.closed.notify_one();
+            shared.unwitnessed.notify_one();
         }
     }
 }

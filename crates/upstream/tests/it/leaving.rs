@@ -2,6 +2,7 @@
 // contract: C-8 C-22 C-29
 // field: F-01 F-03
 
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use gateway::GatewayConfig;
@@ -11,7 +12,7 @@ use upstream::kind::Kind;
 
 use crate::engine::Engine;
 use crate::script::{Step, chunk, stream_head};
-use crate::stand::{self, Stand, cancel, chat, read, read_until, until};
+use crate::stand::{self, Stand, before, cancel, chat, of, read, read_until, until};
 use crate::through::{TOKEN, beginning};
 
 /// Long enough to come to any moment before.
@@ -177,4 +178,28 @@ async fn a_gateway_that_ends_does_not_wait_for_a_proof_that_may_not_come() {
     let run = stand.settled("r1").await;
     assert_eq!((&run["outcome"]["cause"], &run["guarantee"]), (&json!("shutdown"), &json!("best_effort")), "{run}");
     assert_eq!(engine.running(), 0);
+}
+
+/// An engine whose counters are those of its last step: what is left before its tokens is proven by a later request's, kvit's own if no
+/// caller's comes.
+// contract: C-29
+#[tokio::test(flavor = "multi_thread")]
+async fn what_was_left_before_it_was_counted_needs_a_witness() {
+    for witness in [true, false] {
+        let engine = Engine::always(Kind::Vllm, vec![Step::UntilClosed]).await;
+        let stand = before(&engine, |config| {
+            of(Kind::Vllm)(config);
+            (config.witness, config.observe_for) = (witness, Duration::from_millis(500));
+        })
+        .await;
+        let socket = chat(stand.addr, "r1", true, &json!({})).await;
+        until(|| engine.running() == 1, || "it was not asked".to_owned()).await;
+        drop(socket);
+        let run = stand.settled("r1").await;
+        let level = if witness { "observed" } else { "best_effort" };
+        assert_eq!((&run["outcome"]["cause"], &run["guarantee"]), (&json!("client_closed"), &json!(level)), "{run}");
+        let witnesses = engine.hands.witnesses.load(Ordering::SeqCst);
+        assert_eq!((engine.asked(), witnesses), (1, usize::from(witness)));
+        stand.nothing_is_left(&[&engine]).await;
+    }
 }

@@ -95,7 +95,7 @@ impl Engine {
         let model = &self.found.models[0].id;
         let said = r#"[{"role":"user","content":"Count from one to a thousand, in words."}]"#;
         let body = format!(r#"{{"model":"{model}","stream":true,"max_tokens":2000,"ignore_eos":true,"messages":{said}}}"#);
-        let (mut headers, shown) = (HeaderMap::new(), self.ledger.sent(id));
+        let (mut headers, shown) = (HeaderMap::new(), self.ledger.sent(id, self.start.elapsed()));
         let body = self.aborter.name(RequestName(self.names + u128::from(id)), &mut headers, Bytes::from(body));
         let answer = soon(self.client.post("/v1/chat/completions", headers, body)).await.expect("a head");
         assert!(answer.is_event_stream(), "{:?} {:?}", answer.status, answer.content_type);

@@ -1,6 +1,7 @@
-//! Results on stdout.
+//! Results on stdout, and a server's words on stderr.
 //!
-//! A reader that has seen enough (`kvit runs | head`) closes the pipe; that is no failure, so such an error is swallowed here, once.
+//! A reader that has seen enough (`kvit runs | head`) closes the pipe; that is no failure, so such an error is swallowed here, once. So it is for
+//! what a server says on stderr.
 
 use std::io::{ErrorKind, IsTerminal, Write};
 
@@ -21,6 +22,11 @@ pub fn line(text: &str) -> Result<(), Failure> {
         Err(e) if e.kind() != ErrorKind::BrokenPipe => Err(e.into()),
         _ => Ok(()),
     }
+}
+
+/// Says something on stderr. If whoever read that has gone, nobody is told, and nothing ends for it.
+pub fn note(text: &str) {
+    let _ = writeln!(std::io::stderr(), "{text}");
 }
 
 /// Writes JSON as a person can read it.

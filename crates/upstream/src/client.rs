@@ -200,6 +200,7 @@ pub struct Answer {
     empty: Instant,
     idle: Pin<Box<Sleep>>,
     failed: Option<Lost>,
+    once: bool,
 }
 
 impl Answer {
@@ -231,7 +232,13 @@ impl Answer {
             empty: moved,
             idle,
             failed: None,
+            once: false,
         })
+    }
+
+    /// Behind this answer the connection is closed, whatever the upstream says of it.
+    pub fn close_behind(&mut self) {
+        self.once = true;
     }
 
     /// Whether it is a stream of server-sent events.
@@ -292,7 +299,7 @@ impl Answer {
                 }
                 Poll::Ready(Some(Err(e))) => return Poll::Ready(Err(in_body(&e))),
                 Poll::Ready(None) => {
-                    if let Some(conn) = self.conn.take() {
+                    if let Some(conn) = self.conn.take().filter(|_| !self.once) {
                         self.pool.put(conn);
                     }
                     return Poll::Ready(Ok(None));

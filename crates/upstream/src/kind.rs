@@ -78,6 +78,8 @@ pub struct Capabilities {
     pub fresh: Option<Freshness>,
     /// Least time between two looks, where looking keeps the engine from noticing a closed connection.
     pub look_every_min: Option<Duration>,
+    /// It closes the connection behind a stream although its head says that it does not: whoever sends another request on it may be cut off.
+    pub closes_behind_streams: bool,
     /// Requests at once where it does not say itself.
     pub slots: u32,
 }
@@ -109,6 +111,7 @@ impl Kind {
                 tokens: Shown::InSum,
                 fresh: Some(Freshness { shown_before: 2, counted_within: 2 * second, needs_witness: true, delivered_within: second }),
                 look_every_min: None,
+                closes_behind_streams: false,
                 slots: 256,
             },
             // Its gauges are set at prefills and every so many steps of decoding (40 unless it was told otherwise), and not when an idle
@@ -120,6 +123,7 @@ impl Kind {
                 tokens: Shown::InSum,
                 fresh: None,
                 look_every_min: Some(second / 2),
+                closes_behind_streams: false,
                 slots: 256,
             },
             // The look goes through the same queue as the requests, so it is never old. But the engine looks for closed connections only in
@@ -132,6 +136,7 @@ impl Kind {
                 tokens: Shown::No,
                 fresh: Some(Freshness { shown_before: 1, counted_within: second * 3 / 2, needs_witness: false, delivered_within: second }),
                 look_every_min: Some(2 * second),
+                closes_behind_streams: true,
                 slots: 4,
             },
             Kind::OpenAi => Capabilities {
@@ -141,6 +146,7 @@ impl Kind {
                 tokens: Shown::No,
                 fresh: None,
                 look_every_min: None,
+                closes_behind_streams: false,
                 slots: 256,
             },
         }

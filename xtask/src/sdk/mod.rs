@@ -3,8 +3,10 @@
 //! A kind of client that fails, or cannot be installed, does not hide the others.
 
 mod browser;
+mod cells;
 mod node;
 mod python;
+mod upstream;
 
 use std::path::Path;
 use std::time::Duration;
@@ -25,16 +27,26 @@ struct Server<'a> {
     model: &'a Path,
 }
 
+/// Those that run through a gateway to engines of others.
+const UPSTREAM: &str = "upstream";
+
 /// A kind of client: what it is called, and what installs what it needs and runs its tests.
 type Kind = (&'static str, fn(&Server) -> anyhow::Result<Count>);
 
-const KINDS: [Kind; 3] = [("python", python::run), ("node", node::run), ("browser", browser::run)];
+const KINDS: [Kind; 4] = [("python", python::run), ("node", node::run), ("browser", browser::run), (UPSTREAM, upstream::run)];
 
-/// `cargo xtask sdk [KIND ...]`
+/// `cargo xtask sdk [KIND ...]`, or `cargo xtask sdk upstream [--write]` in front of a real engine that is named.
 ///
 /// # Errors
 /// As `run`, and if a test failed.
 pub fn only(kinds: &[&str]) -> anyhow::Result<()> {
+    match (kinds, upstream::named()) {
+        ([UPSTREAM], Some(engine)) => return upstream::real(&engine, false),
+        ([UPSTREAM, "--write"], Some(engine)) => return upstream::real(&engine, true),
+        ([UPSTREAM, "--write"], None) => bail!("only what a real engine did is written down: name one in KVIT_TEST_UPSTREAM"),
+        ([UPSTREAM], None) => upstream::skipped(),
+        _ => {}
+    }
     if let Some(unknown) = kinds.iter().find(|name| KINDS.iter().all(|(known, _)| known != *name)) {
         bail!("there is no kind of client `{unknown}`: {}", KINDS.map(|(name, _)| name).join(", "));
     }

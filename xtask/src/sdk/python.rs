@@ -33,16 +33,22 @@ pub(super) fn run(server: &Server) -> anyhow::Result<Count> {
     if packages::found(&["nginx"]).is_none() {
         packages::install("nginx", "the tests with a proxy in front need nginx", "")?;
     }
-    let mut pytest = command(environment()?);
-    pytest.args(["-m", "pytest", "-q", "--color=no", "-p", "no:cacheprovider", "tests/sdk"]);
-    pytest.env("KVIT_TEST_SERVER", server.address).env("PYTHONDONTWRITEBYTECODE", "1");
     // For a test whose server needs options of its own.
-    pytest.env("KVIT_TEST_BINARY", kvit()).env("KVIT_TEST_MODEL", server.model);
+    let (binary, model) = (kvit().display().to_string(), server.model.display().to_string());
+    let mut variables = vec![("KVIT_TEST_BINARY", binary.as_str()), ("KVIT_TEST_MODEL", &model)];
     // Two gateways behind nginx share one; those tests skip without it. Always a fresh one: they take the whole of it.
     let postgres = postgres::fresh().inspect_err(|error| eprintln!("xtask: PostgreSQL: {error:#}")).ok();
-    if let Some(postgres) = &postgres {
-        pytest.env("KVIT_TEST_GATEWAYS_STORE", postgres.url());
-    }
+    let store = postgres.as_ref().map(postgres::Own::url);
+    variables.extend(store.as_deref().map(|url| ("KVIT_TEST_GATEWAYS_STORE", url)));
+    // Those through a gateway have a server of their own.
+    tests(server.address, &["--ignore=tests/sdk/upstream", "tests/sdk"], &variables)
+}
+
+/// Runs pytest with these words against the server at an address.
+pub(super) fn tests(address: &str, words: &[&str], variables: &[(&str, &str)]) -> anyhow::Result<Count> {
+    let mut pytest = command(environment()?);
+    pytest.args(["-m", "pytest", "-q", "--color=no", "-p", "no:cacheprovider"]).args(words);
+    pytest.env("KVIT_TEST_SERVER", address).env("PYTHONDONTWRITEBYTECODE", "1").envs(variables.iter().copied());
     let (said, well) = listen(&mut pytest)?;
     let mut count = summary(&said).context("pytest gave no summary")?;
     if !well && count.failed == 0 {

@@ -18,9 +18,10 @@ use worker::Text;
 use super::settings;
 use crate::config::ServeConfig;
 
-/// Sends the log to stderr.
+/// Sends the log to stderr. Where nobody reads that any more, a complaint about it would go there, too, and end whatever logs.
 pub fn log(config: &ServeConfig) {
     tracing_subscriber::fmt()
+        .log_internal_errors(false)
         .with_max_level(settings::level(config))
         .with_writer(std::io::stderr)
         .with_ansi(std::io::stderr().is_terminal())

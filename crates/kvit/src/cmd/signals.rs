@@ -6,6 +6,8 @@ use anyhow::Context;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::watch;
 
+use crate::out;
+
 /// What a shell adds to a signal's number to show that it ended a process.
 const BY_SIGNAL: i32 = 128;
 
@@ -34,13 +36,13 @@ impl Signals {
         let (tell, asked) = watch::channel(Asked::Nothing);
         tokio::spawn(async move {
             next(&mut both).await;
-            eprintln!("kvit: draining; a second signal cancels what still runs");
+            out::note("kvit: draining; a second signal cancels what still runs");
             tell.send_replace(Asked::Drain);
             let code = next(&mut both).await;
-            eprintln!("kvit: cancelling what still runs; a third signal ends the process as it stands");
+            out::note("kvit: cancelling what still runs; a third signal ends the process as it stands");
             tell.send_replace(Asked::AtOnce(code));
             let code = next(&mut both).await;
-            eprintln!("kvit: ended with runs that nobody was told of");
+            out::note("kvit: ended with runs that nobody was told of");
             std::process::exit(code.into());
         });
         Ok(Signals { asked })

@@ -73,7 +73,7 @@ async fn serve(config: &ServeConfig, worker: SessionWorker, listener: TcpListene
     let drained = drain(config, &door, &signals).await.context("the engine ended by itself")?;
     let Drained { finished, handed_back, cancelled, .. } = &drained;
     let [finished, handed_back, cancelled] = [finished.len(), handed_back.len(), cancelled.len()];
-    eprintln!("kvit: drained: {finished} finished, {handed_back} handed back, {cancelled} cancelled");
+    out::note(&format!("kvit: drained: {finished} finished, {handed_back} handed back, {cancelled} cancelled"));
     tokio::task::spawn_blocking(move || worker.stop()).await.context("the engine panicked")?;
     let _ = stop.send(true);
     serving.await.context("the server panicked")?.context("the server ended badly")?;

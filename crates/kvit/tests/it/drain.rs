@@ -1,6 +1,8 @@
 //! SIGTERM and SIGINT to the real binary: what can be done while it drains, and what a second and a third signal do.
 // contract: C-6 C-28
 
+use std::process::Command;
+
 use serde_json::{Value, json};
 
 use crate::server::{Caller, Server, chat_body, lasting_model};
@@ -92,4 +94,21 @@ fn a_third_signal_ends_the_process_as_it_stands() {
     server.signal("INT");
     assert_eq!(server.ended(), Some(130));
     drop(caller);
+}
+
+/// `kvit serve 2>&1 | head` and the like: what was read of its log is enough for its reader, and nothing for the server.
+#[test]
+fn nobody_has_to_read_its_log() {
+    let (reader, log) = std::io::pipe().expect("a pipe");
+    let mut command = Command::new(env!("CARGO_BIN_EXE_kvit"));
+    command.args(["serve", "--port", "0", "--log", "debug", "--model"]).arg(lasting_model()).stderr(log);
+    let server = Server::listening(command);
+    drop(reader);
+    let (status, answer) = Caller::chat(&server, "unread", &chat_body("Hi", 4, false)).answer();
+    assert_eq!((status, &answer["usage"]["completion_tokens"]), (200, &json!(4)));
+    let mut caller = Caller::chat(&server, "left", &chat_body("Go on", 15_000, true));
+    caller.read_tokens(2);
+    drop(caller);
+    assert_eq!(server.settled("left")["outcome"]["kind"], "cancelled");
+    assert!(server.terminate(), "it drains and ends by itself");
 }

@@ -124,6 +124,15 @@ impl Shared {
         Limits { head_timeout, idle_timeout: head_timeout, answer_bytes_max }
     }
 
+    /// Reads the end of a body whose stream has said its own, so that its connection can be used again.
+    fn let_end(self: &Arc<Self>, mut answer: Answer) {
+        let (task, patience) = (Task::begin(self), self.config.look_timeout);
+        tokio::spawn(async move {
+            let _task = task;
+            let _ = tokio::time::timeout(patience, async { while let Ok(Some(_)) = answer.next().await {} }).await;
+        });
+    }
+
     /// Asks the engine to cancel by id, where it knows that, beside the close.
     fn tell_engine(self: &Arc<Self>, name: RequestName, asks: Asks, limits: Limits) {
         let (shared, aborter) = (self.clone(), self.aborter());
@@ -175,6 +184,9 @@ impl Run {
         } else if (200..300).contains(&status) {
             self.shared.say(Up::Accepted { attempt: self.attempt.clone(), prompt_tokens: 0 }).await;
         }
+        if is_events && self.shared.capabilities().is_some_and(|met| met.capabilities.closes_behind_streams) {
+            answer.close_behind();
+        }
         let read = if is_events && (200..300).contains(&status) { self.events(answer).await } else { self.body(answer).await };
         match read {
             Err(why) => End::Lost(why),
@@ -225,6 +237,10 @@ impl Run {
                 said.iter_mut().for_each(|delta| delta.attempt = self.attempt.clone());
                 self.shared.say(Up::Step { step: StepId(0), deltas: said }).await;
             }
+            // Whoever has read `[DONE]` closes, however long the engine takes to end the body: that is nobody's leaving.
+            if self.done {
+                break;
+            }
         }
         let (last, rest) = scanner.finish();
         if let Some(event) = last {
@@ -234,6 +250,9 @@ impl Run {
         // Half an event is no event, and the error that follows it must be one.
         if self.forwarded && self.done && !rest.is_empty() {
             self.pass(0, Piece::Body(rest)).await;
+        }
+        if self.done {
+            self.shared.let_end(answer);
         }
         Ok(())
     }

@@ -107,6 +107,37 @@ async fn is_told(fault: Fault) {
     stand.nothing_is_left(&[&engine]).await;
 }
 
+/// Clients close when they have read `[DONE]`, and a busy engine may end its body later than they do.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_caller_that_has_read_the_end_has_not_left() {
+    for kind in [Kind::Vllm, Kind::LlamaCpp, Kind::OpenAi] {
+        let engine = Engine::always(kind, vec![stream_head(), chunk(TOKEN), chunk(END), Step::UntilClosed]).await;
+        let stand = before(&engine, of(kind)).await;
+        let mut caller = chat(stand.addr, "r1", true, &json!({})).await;
+        read_until(&mut caller, "[DONE]").await;
+        drop(caller);
+        let run = stand.settled("r1").await;
+        assert_eq!((&run["outcome"]["kind"], &run["delivery"]), (&json!("completed"), &json!("complete")), "{kind}: {run}");
+        stand.nothing_is_left(&[&engine]).await;
+    }
+}
+
+/// `llama-server` says `Keep-Alive` and closes behind a stream. A next run's request that is on its way then would be lost, and cannot be sent
+/// again, for it may have arrived.
+#[tokio::test(flavor = "multi_thread")]
+async fn behind_a_stream_of_llama_cpp_no_run_is_sent_on_the_same_connection() {
+    let then_cut_off = [good(true), vec![Step::Request]].concat();
+    let engine = Engine::always(Kind::LlamaCpp, then_cut_off).await;
+    let stand = before(&engine, of(Kind::LlamaCpp)).await;
+    for id in ["r1", "r2", "r3"] {
+        let reply = ask(&stand, id, true, &json!({})).await;
+        assert!(reply.status == 200 && reply.body.contains("[DONE]"), "{id}: {reply:?}");
+        assert_eq!(stand.settled(id).await["outcome"]["kind"], "completed");
+    }
+    assert_eq!(engine.asked(), 3);
+    stand.nothing_is_left(&[&engine]).await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn each_fault_is_told_and_leaves_nothing() {
     let mut all = JoinSet::new();

@@ -165,7 +165,7 @@ impl Delta {
     /// Bytes of what it says, as far as they grow with that.
     pub fn bytes(&self) -> usize {
         let body = match self.passed.as_ref().map(|passed| &passed.piece) {
-            Some(Piece::Body(bytes)) => bytes.len(),
+            Some(Piece::Body(bytes) | Piece::Tail(bytes)) => bytes.len(),
             _ => 0,
         };
         self.text.len() + size_of_val(&self.tokens[..]) + size_of_val(&self.logprobs[..]) + body

@@ -4,7 +4,8 @@
 //! alone, known to it or not. Of an answer it counts tokens and knows the end; every byte is the engine's own, its status and its errors too. The
 //! run lives in the table like any other: it waits there for a slot, is cancelled there, and whoever comes back finds it there.
 //!
-//! Invariant: nothing of the answer is changed or held back but the beginning of a stream, at most until the first keepalive comment.
+//! Invariant: nothing of the answer is changed or held back but the beginning of a stream, at most until the first keepalive comment, and its
+//! last piece, until the run's end is known, which comes right behind it.
 // contract: C-6 C-29
 
 use std::sync::Arc;
@@ -177,7 +178,7 @@ async fn whole(mut reader: Reader) -> Response {
             Item::Accepted => {}
             Item::Delta(delta) => {
                 tokens = tokens.saturating_add(delta.count());
-                if let Some(Piece::Body(bytes)) = delta.passed.map(|passed| passed.piece) {
+                if let Some(Piece::Body(bytes) | Piece::Tail(bytes)) = delta.passed.map(|passed| passed.piece) {
                     body.extend_from_slice(&bytes);
                 }
             }
@@ -205,6 +206,8 @@ fn is_theirs(outcome: &Outcome) -> bool {
 struct Passing {
     /// Nothing was sent of it yet that is no comment.
     fresh: bool,
+    /// What waits for the run's end.
+    tail: Vec<(Bytes, u32)>,
 }
 
 impl Telling for Passing {
@@ -212,6 +215,8 @@ impl Telling for Passing {
         let tokens = delta.count();
         match delta.passed.map(|passed| passed.piece) {
             Some(Piece::Body(bytes)) => ready.push(bytes, tokens),
+            // Whoever reads the stream's end closes: so it is not told before the run's own end is known.
+            Some(Piece::Tail(bytes)) => self.tail.push((bytes, tokens)),
             // The head of an answer that began in silence. One that is no stream of events cannot be passed on any more.
             Some(Piece::Head { status, content_type, .. }) if self.fresh => {
                 let is_events = content_type.as_deref().is_some_and(|kind| kind.starts_with("text/event-stream"));
@@ -226,11 +231,11 @@ impl Telling for Passing {
     }
 
     fn end(&mut self, outcome: &Outcome, _: &Usage, ready: &mut Ready) {
-        if outcome.kind() == OutcomeKind::Completed {
-            ready.end(true);
-        } else if is_theirs(outcome) && !self.fresh {
-            // It was told in the engine's own words.
-            ready.end(false);
+        let is_completed = outcome.kind() == OutcomeKind::Completed;
+        // What failed was told in the engine's own words.
+        if is_completed || (is_theirs(outcome) && !self.fresh) {
+            self.tail.drain(..).for_each(|(bytes, tokens)| ready.push(bytes, tokens));
+            ready.end(is_completed);
         } else {
             ready.fail(&ApiError::of_outcome(outcome));
         }
@@ -238,7 +243,7 @@ impl Telling for Passing {
 }
 
 fn passing(reader: Reader) -> Response {
-    generate::sse(Body::new(Events::of(reader, Passing { fresh: true })))
+    generate::sse(Body::new(Events::of(reader, Passing { fresh: true, tail: Vec::new() })))
 }
 
 /// Endpoints that only an engine that is forwarded to has: embeddings, rerank, scores.

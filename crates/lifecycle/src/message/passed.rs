@@ -40,6 +40,8 @@ pub enum Piece {
     },
     /// Bytes of the answer's body: whole server-sent events, or a part of a body that is none.
     Body(Bytes),
+    /// The same with the stream's own end in it. It is given to a reader with the run's end: whoever has read it may close.
+    Tail(Bytes),
     /// Nothing but what the delta itself says: the request was not a forwarded one.
     Said,
 }
@@ -50,6 +52,7 @@ impl std::fmt::Debug for Piece {
         match self {
             Piece::Head { status, .. } => write!(f, "Head({status})"),
             Piece::Body(bytes) => write!(f, "Body({} bytes)", bytes.len()),
+            Piece::Tail(bytes) => write!(f, "Tail({} bytes)", bytes.len()),
             Piece::Said => write!(f, "Said"),
         }
     }

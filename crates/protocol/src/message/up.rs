@@ -118,9 +118,10 @@ impl TryFrom<wire::Delta> for Delta {
 
 impl From<&Passed> for wire::Passed {
     fn from(passed: &Passed) -> wire::Passed {
+        let tail = matches!(passed.piece, Piece::Tail(_));
         let (head, body) = match &passed.piece {
             Piece::Said => (None, None),
-            Piece::Body(bytes) => (None, Some(bytes.to_vec())),
+            Piece::Body(bytes) | Piece::Tail(bytes) => (None, Some(bytes.to_vec())),
             Piece::Head { status, content_type, headers } => {
                 let content_type = content_type.as_deref().map(str::to_owned);
                 let header = |(name, value): &(Arc<str>, Arc<str>)| wire::Header { name: name.to_string(), value: value.to_string() };
@@ -128,7 +129,7 @@ impl From<&Passed> for wire::Passed {
                 (Some(wire::AnswerHead { status: Some(u32::from(*status)), content_type, headers }), None)
             }
         };
-        wire::Passed { tokens: passed.tokens, head, body }
+        wire::Passed { tokens: passed.tokens, head, body, tail }
     }
 }
 
@@ -145,6 +146,7 @@ impl TryFrom<wire::Passed> for Passed {
                 let headers = head.headers.into_iter().map(|header| (header.name.into(), header.value.into())).collect();
                 Piece::Head { status, content_type: head.content_type.map(Into::into), headers }
             }
+            (None, Some(bytes)) if passed.tail => Piece::Tail(bytes.into()),
             (None, Some(bytes)) => Piece::Body(bytes.into()),
             (None, None) => Piece::Said,
         };

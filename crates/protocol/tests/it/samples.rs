@@ -93,11 +93,12 @@ pub fn delta() -> Delta {
     }
 }
 
-/// An answer that is passed on: its beginning, and a piece of it.
+/// An answer that is passed on: its beginning, a piece of it, and its end.
 pub fn passed() -> Vec<Delta> {
     let head =
         Piece::Head { status: 200, content_type: Some("text/event-stream".into()), headers: [("retry-after".into(), "7".into())].into() };
-    let pieces = [(0, head), (3, Piece::Body("data: {}\n\n".into()))];
+    let tail = Piece::Tail("data: [DONE]\n\n".into());
+    let pieces = [(0, head), (3, Piece::Body("data: {}\n\n".into())), (1, tail)];
     pieces.map(|(tokens, piece)| Delta { passed: Some(Box::new(Passed { tokens, piece })), ..delta() }).into()
 }
 

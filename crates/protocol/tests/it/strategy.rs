@@ -144,6 +144,7 @@ fn passed() -> impl Strategy<Value = Passed> {
     let piece = prop_oneof![
         Just(Piece::Said),
         bytes().prop_map(|bytes| Piece::Body(bytes.into())),
+        bytes().prop_map(|bytes| Piece::Tail(bytes.into())),
         (100..1000_u16, option::of(text()), vec(header, 0..3)).prop_map(head),
     ];
     (n32(), piece).prop_map(|(tokens, piece)| Passed { tokens, piece })

@@ -224,13 +224,14 @@ impl Run {
             let run = pushed.map_err(|e| e.to_string())?;
             if self.forwarded {
                 // The tokens stand at the last of them: what was read together is delivered together.
+                let last = |bytes| if self.done { Piece::Tail(bytes) } else { Piece::Body(bytes) };
                 match (run.across.is_empty(), run.within.is_empty()) {
                     (true, true) => {}
-                    (false, true) => self.pass(tokens, Piece::Body(run.across)).await,
-                    (true, false) => self.pass(tokens, Piece::Body(run.within)).await,
+                    (false, true) => self.pass(tokens, last(run.across)).await,
+                    (true, false) => self.pass(tokens, last(run.within)).await,
                     (false, false) => {
                         self.pass(0, Piece::Body(run.across)).await;
-                        self.pass(tokens, Piece::Body(run.within)).await;
+                        self.pass(tokens, last(run.within)).await;
                     }
                 }
             } else if !said.is_empty() {
@@ -249,7 +250,7 @@ impl Run {
         }
         // Half an event is no event, and the error that follows it must be one.
         if self.forwarded && self.done && !rest.is_empty() {
-            self.pass(0, Piece::Body(rest)).await;
+            self.pass(0, Piece::Tail(rest)).await;
         }
         if self.done {
             self.shared.let_end(answer);

@@ -210,6 +210,8 @@ class Process:
         except subprocess.TimeoutExpired:
             self.child.kill()
             self.child.wait()
+        if self.child.stdout:
+            self.child.stdout.close()
         for pid in pids[1:] if pids and pids[0] == self.child.pid else pids:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)

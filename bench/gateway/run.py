@@ -95,7 +95,7 @@ class Bench:
         return {"streams_s": found["streams"] / found["seconds"], "stream_cpu_us": found["cpu_ns"] / max(found["streams"], 1) / 1000}
 
     def hold(self, kind):
-        """Bytes an open and silent stream."""
+        """Bytes an open and silent stream, and how many there were: not every gateway opens as many as it is asked for."""
         upstream, up = self.upstream()
         with upstream, self.gateway(kind, up, self.one) as gateway:
             # So that what the first streams bring into being is not counted.
@@ -104,11 +104,11 @@ class Bench:
             before = memory_bytes(gateway.pids())
             with self.caller(gateway.port, "hold", self.args.held) as caller:
                 event = next(events(caller), None)
-                if event is None or event["failed"] or event["streams"] != self.args.held:
-                    raise Failed(f"of {self.args.held} streams not all could be opened: {event}")
+                if not event or event["streams"] < self.args.held / 100:
+                    raise Failed(f"of {self.args.held} streams too few could be opened: {event}")
                 time.sleep(SETTLE_S)
                 after = memory_bytes(gateway.pids())
-        return {"held_bytes": (after - before) / self.args.held}
+        return {"held_bytes": (after - before) / event["streams"], "open": event["streams"]}
 
     def life(self, kind):
         """One round of one gateway."""
@@ -153,6 +153,8 @@ def table(found):
             continue
         free = f"{middle(rounds, name, 'free_cpu_us'):.1f} µs" if "free_cpu_us" in rounds[0].get(name, {}) else ""
         memory = f"{last[name]['held_bytes'] / 1024:.1f} KiB" if name in last else "not measured"
+        if name in last and last[name]["open"] < found["held_streams"]:
+            memory += f" ({last[name]['open']:,} were opened, and no more)"
         came = middle(rounds, name, "came")
         late = "" if came > 0.98 else f" ({came * 100:.0f}% of the tokens came in time)"
         lines.append(

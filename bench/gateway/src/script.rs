@@ -41,7 +41,8 @@ impl Script {
 
 /// One event of a stream, as engines write it, in a chunk of HTTP/1.1.
 pub(crate) fn event(out: &mut Vec<u8>, id: u64, content: &str, finish: &str) {
-    let head = format!(r#"data: {{"id":"chatcmpl-{id:016x}","object":"chat.completion.chunk","created":1764500000,"model":"{MODEL}","choices":"#);
+    let head =
+        format!(r#"data: {{"id":"chatcmpl-{id:016x}","object":"chat.completion.chunk","created":1764500000,"model":"{MODEL}","choices":"#);
     let rest = format!("[{{\"index\":0,\"delta\":{content},\"logprobs\":null,\"finish_reason\":{finish}}}]}}\n\n");
     chunk(out, &[head.as_bytes(), rest.as_bytes()]);
 }

@@ -128,7 +128,8 @@ impl Upstream {
         let Some(Some(conn)) = self.conns.get_mut(place) else { return };
         let message = std::mem::replace(&mut conn.message, Message::new(Side::Requests));
         let body = std::mem::take(&mut conn.body);
-        let asked_for_a_stream = memchr::memmem::find(&body, br#""stream":true"#).or_else(|| memchr::memmem::find(&body, br#""stream": true"#));
+        let asked_for_a_stream =
+            memchr::memmem::find(&body, br#""stream":true"#).or_else(|| memchr::memmem::find(&body, br#""stream": true"#));
         match (message.target.as_str(), Script::read(&body).filter(|_| asked_for_a_stream.is_some())) {
             ("POST /v1/chat/completions", Some(script)) => {
                 self.streams += 1;
@@ -145,7 +146,8 @@ impl Upstream {
                 whole(conn.sender.out(), "400 Bad Request", why);
             }
             ("GET /v1/models", _) => {
-                let models = format!(r#"{{"object":"list","data":[{{"id":"{MODEL}","object":"model","created":1764500000,"owned_by":"script"}}]}}"#);
+                let models =
+                    format!(r#"{{"object":"list","data":[{{"id":"{MODEL}","object":"model","created":1764500000,"owned_by":"script"}}]}}"#);
                 whole(conn.sender.out(), "200 OK", &models);
             }
             ("GET /health", _) => whole(conn.sender.out(), "200 OK", "{}"),

@@ -3,6 +3,7 @@
 //! Invariant: whatever a command starts it also ends, by process id, whether it succeeds or not.
 
 mod bench;
+mod gateway;
 mod proof;
 mod sdk;
 mod test;
@@ -22,6 +23,9 @@ const USAGE: &str = "usage: cargo xtask COMMAND
   tidy            only the house's rules: sizes, headers, imports, contract clauses
   with-postgres CMD [ARGS]   a command with a PostgreSQL server, which ends with it, in KVIT_TEST_POSTGRES
   bench [ARGS]    kvit against llama.cpp (bench/llama_cpp.py)
+  gateway [--write] [ARGS]
+                  what a token costs kvit's gateway and others in front of one scripted upstream (bench/gateway); --write: into
+                  docs/gateway-bench.md
   upstreams [--engine llama|vllm] [--server-cmd 'COMMAND'] [--write] [ARGS]
                   runs left in every phase in front of a real engine, as a table (bench/upstreams.py); --write: into docs/upstreams.md
   upstreams --against KIND,... [--peer-cmd 'COMMAND'] [...]
@@ -37,6 +41,7 @@ fn main() -> ExitCode {
         ["tidy"] => tidy::run(),
         ["with-postgres", words @ ..] => postgres::with(words),
         ["bench", rest @ ..] => bench::run(rest),
+        ["gateway", rest @ ..] => gateway::run(rest),
         ["upstreams", rest @ ..] => upstreams::run(rest),
         ["help" | "--help" | "-h"] => {
             println!("{USAGE}");

@@ -209,8 +209,11 @@ impl Calls {
     /// Changes one run, if it is in the table, and lets go of it if that settled it.
     pub(crate) fn with<T>(&self, key: &RunKey, change: impl FnOnce(&mut Entry) -> T) -> Option<T> {
         let mut table = self.lock();
-        let result = change(table.entries.get_mut(key)?);
-        self.sweep_one(&mut table, key);
+        let entry = table.entries.get_mut(key)?;
+        let result = change(entry);
+        if entry.dispatch.call().is_settled() {
+            self.sweep_one(&mut table, key);
+        }
         Some(result)
     }
 

@@ -2,13 +2,13 @@
 //!
 //! Invariant: pushing never blocks; at most `limit` items wait; the end always gets through.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::task::{Context, Poll, ready};
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, Waker, ready};
 
 use lifecycle::message::{Delta, Usage};
 use lifecycle::{Cause, Outcome, RunKey, Time};
-use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
+use tokio::sync::Notify;
 
 use crate::calls::Calls;
 use crate::conn::ConnState;
@@ -20,74 +20,144 @@ pub(crate) type Item = lifecycle::Said;
 /// The table's side.
 #[derive(Debug)]
 pub(crate) struct Feed {
-    send: UnboundedSender<Item>,
-    counts: Arc<Counts>,
+    queue: Arc<Queue>,
     limit: usize,
 }
 
-/// Items that went in and out.
+/// Items on their way. It takes as much memory as waits in it: most of the time there is nothing.
 #[derive(Debug, Default)]
-struct Counts {
-    pushed: AtomicUsize,
-    popped: AtomicUsize,
+struct Queue {
+    held: Mutex<Held>,
+    /// The reader is gone.
+    left: Notify,
+}
+
+#[derive(Debug, Default)]
+struct Held {
+    items: VecDeque<Item>,
+    /// Items that were taken so far.
+    popped: usize,
+    /// The reader, while it waits.
+    reader: Option<Waker>,
+    /// Nothing more is sent.
+    sealed: bool,
+    /// Nobody takes anything any more.
+    gone: bool,
     /// The end that comes is the reading's and not the run's.
-    parted: AtomicBool,
+    parted: bool,
+}
+
+impl Queue {
+    /// Nothing in here panics with the lock held.
+    fn lock(&self) -> MutexGuard<'_, Held> {
+        self.held.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 impl Feed {
     /// Adds a piece; false if there is no room for it.
     pub(crate) fn push(&self, delta: Delta) -> bool {
-        if self.waiting() >= self.limit {
+        let held = self.queue.lock();
+        if held.items.len() >= self.limit {
             return false;
         }
-        self.send(Item::Delta(delta));
+        Feed::add(held, Item::Delta(delta));
         true
     }
 
     /// Adds what must get through whatever waits.
     pub(crate) fn send(&self, item: Item) {
-        self.counts.pushed.fetch_add(1, Ordering::Relaxed);
+        Feed::add(self.queue.lock(), item);
+    }
+
+    fn add(mut held: MutexGuard<'_, Held>, item: Item) {
         // A reader that is gone has said so to the table already.
-        let _ = self.send.send(item);
+        if held.gone {
+            return;
+        }
+        held.items.push_back(item);
+        let reader = held.reader.take();
+        drop(held);
+        reader.into_iter().for_each(Waker::wake);
     }
 
     /// The end that is sent next is the reading's and not the run's.
     pub(crate) fn part(&self) {
-        self.counts.parted.store(true, Ordering::Release);
+        self.queue.lock().parted = true;
     }
 
     /// Items that nobody has taken yet.
     pub(crate) fn waiting(&self) -> usize {
-        self.counts.pushed.load(Ordering::Relaxed).saturating_sub(self.popped())
+        self.queue.lock().items.len()
     }
 
     /// Whether nobody takes anything any more.
     pub(crate) fn is_closed(&self) -> bool {
-        self.send.is_closed()
+        self.queue.lock().gone
     }
 
     /// Waits until nobody takes anything any more.
     pub(crate) async fn closed(&self) {
-        self.send.closed().await;
+        while !self.is_closed() {
+            self.queue.left.notified().await;
+        }
     }
 
     /// Items that were taken so far.
     pub(crate) fn popped(&self) -> usize {
-        self.counts.popped.load(Ordering::Relaxed)
+        self.queue.lock().popped
+    }
+}
+
+impl Drop for Feed {
+    fn drop(&mut self) {
+        let mut held = self.queue.lock();
+        held.sealed = true;
+        let reader = held.reader.take();
+        drop(held);
+        reader.into_iter().for_each(Waker::wake);
     }
 }
 
 /// The reader's half of the queue alone.
 pub(crate) struct FeedEnd {
-    receive: UnboundedReceiver<Item>,
-    counts: Arc<Counts>,
+    queue: Arc<Queue>,
+}
+
+impl FeedEnd {
+    /// The next item; none behind the last of a queue that nothing more is sent to.
+    fn poll(&self, cx: &mut Context<'_>) -> Poll<Option<Item>> {
+        let mut held = self.queue.lock();
+        if let Some(item) = held.items.pop_front() {
+            held.popped += 1;
+            return Poll::Ready(Some(item));
+        }
+        if held.sealed {
+            return Poll::Ready(None);
+        }
+        if !held.reader.as_ref().is_some_and(|reader| reader.will_wake(cx.waker())) {
+            held.reader = Some(cx.waker().clone());
+        }
+        Poll::Pending
+    }
+}
+
+impl Drop for FeedEnd {
+    fn drop(&mut self) {
+        let mut held = self.queue.lock();
+        held.gone = true;
+        let waited = std::mem::take(&mut held.items);
+        drop(held);
+        drop(waited);
+        // One waits at most; if it does so only now, it finds this.
+        self.queue.left.notify_one();
+    }
 }
 
 /// A queue of at most `limit` pieces.
 pub(crate) fn feed(limit: usize) -> (Feed, FeedEnd) {
-    let (send, receive) = unbounded_channel();
-    let counts = Arc::new(Counts::default());
-    (Feed { send, counts: counts.clone(), limit }, FeedEnd { receive, counts })
+    let queue = Arc::new(Queue::default());
+    (Feed { queue: queue.clone(), limit }, FeedEnd { queue })
 }
 
 /// Whoever delivers an answer: the handler first, then the response's body. It owns nothing of the run: dropping it at any moment tells the
@@ -126,16 +196,13 @@ impl Reader {
 
     /// The next item. A queue that broke off without an end counts as a failed worker.
     pub(crate) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Item> {
-        let item = ready!(self.end.receive.poll_recv(cx));
-        if item.is_some() {
-            self.end.counts.popped.fetch_add(1, Ordering::Relaxed);
-        }
+        let item = ready!(self.end.poll(cx));
         Poll::Ready(item.unwrap_or_else(|| Item::End { outcome: Outcome::of(Cause::WorkerError), usage: Usage::default() }))
     }
 
     /// Whether the run goes on behind the end that was read: then that is none of its events.
     pub(crate) fn has_parted(&self) -> bool {
-        self.end.counts.parted.load(Ordering::Acquire)
+        self.end.queue.lock().parted
     }
 
     /// The next item.

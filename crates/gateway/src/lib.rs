@@ -7,6 +7,7 @@
 //! Invariant: cannot see `engine`, `kv`, `model` or `worker`; speaks with workers through `lifecycle::message` only.
 
 mod ahead;
+mod alarm;
 mod asks;
 mod beginning;
 mod calls;
@@ -14,6 +15,7 @@ mod cancel;
 mod config;
 mod conn;
 mod dispatch;
+mod ear;
 mod feed;
 mod grpc;
 mod http;
@@ -24,7 +26,9 @@ mod keys;
 mod links;
 mod outside;
 mod pulse;
+mod quiet;
 mod records;
+mod replay;
 mod seats;
 mod serve;
 mod shares;
@@ -40,7 +44,9 @@ use lifecycle::{Incarnation, Offer, WorkerIndex, Workers};
 use observe::Journal;
 use tokio::sync::mpsc;
 
+pub use alarm::Alarm;
 pub use config::{GatewayConfig, KeepConfig, OutsideConfig};
+pub use ear::Ear;
 pub use keys::{KEYS_MAX, Key, Keys, SECRET_MAX_LEN, SECRET_MIN_LEN, SecretDigest};
 pub use outside::{HookEvent, UrlPrefixes, Webhook, Webhooks};
 pub use wire::{Connecting, Identity, Network, System, WireConfig, drain, link, link_over};
@@ -123,8 +129,9 @@ impl Link {
     }
 
     /// An engine that others wrote, which keeps no record of its runs: as [`Link::new`], and what its words and the sending show is recorded.
-    pub fn engine(name: Arc<str>, send: SendDown, events: mpsc::Receiver<LinkEvent>) -> Link {
-        Link { name, send, here: None, events: links::Events::Engine(events) }
+    /// What happens there is told to a clone of `ear`.
+    pub fn engine(name: Arc<str>, send: SendDown, ear: Ear) -> Link {
+        Link { name, send, here: None, events: links::Events::Engine(ear) }
     }
 
     /// A worker in this process, which is here until `up` ends. `send` must not block and must not call back into the gateway.

@@ -5,13 +5,16 @@
 // contract: C-3 C-7 C-23
 
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, MutexGuard};
 
 use lifecycle::event::Event;
-use lifecycle::message::{Down, From, Up};
-use lifecycle::{AttemptId, Cause, Incarnation, Need, RunKey, Word, WorkerIndex};
+use lifecycle::message::{Delta, Down, From, Up};
+use lifecycle::{AttemptId, Cause, Incarnation, Need, RunKey, StepId, Word, WorkerIndex};
 use tokio::sync::mpsc;
 
 use crate::calls::{Calls, Entry, Table};
+use crate::conn::ConnState;
+use crate::ear::Ear;
 use crate::{Here, LinkEvent};
 
 /// Where a link's events come from.
@@ -21,7 +24,7 @@ pub(crate) enum Events {
     /// A worker elsewhere.
     Wire(mpsc::Receiver<LinkEvent>),
     /// An engine that others wrote.
-    Engine(mpsc::Receiver<LinkEvent>),
+    Engine(Ear),
 }
 
 /// Who records what happens at a worker.
@@ -36,13 +39,6 @@ pub(crate) enum Journals {
 }
 
 impl Events {
-    async fn next(&mut self) -> Option<LinkEvent> {
-        match self {
-            Events::Thread(up) => up.recv().await.map(LinkEvent::Up),
-            Events::Wire(events) | Events::Engine(events) => events.recv().await,
-        }
-    }
-
     pub(crate) const fn whose(&self) -> Journals {
         match self {
             Events::Thread(_) => Journals::Here,
@@ -54,14 +50,27 @@ impl Events {
 
 impl Calls {
     /// Takes in what a link says, until it is over. Never waits for a reader.
-    pub(crate) async fn pump(&self, worker: WorkerIndex, mut events: Events) {
-        while let Some(event) = events.next().await {
-            self.hear(worker, event);
+    pub(crate) async fn pump(self: &Arc<Self>, worker: WorkerIndex, events: Events) {
+        match events {
+            Events::Thread(mut up) => {
+                while let Some(message) = up.recv().await {
+                    self.take_in(worker, message);
+                }
+            }
+            Events::Wire(mut events) => {
+                while let Some(event) = events.recv().await {
+                    self.hear(worker, event);
+                }
+            }
+            Events::Engine(ear) => {
+                let _open = ear.open(self, worker);
+                std::future::pending::<()>().await;
+            }
         }
         self.link_over(worker);
     }
 
-    fn hear(&self, worker: WorkerIndex, event: LinkEvent) {
+    pub(crate) fn hear(&self, worker: WorkerIndex, event: LinkEvent) {
         match event {
             LinkEvent::Up(message) => self.take_in(worker, message),
             LinkEvent::Here(Here { incarnation, offer, name }) => {
@@ -165,11 +174,19 @@ impl Calls {
 
     fn take_in(&self, worker: WorkerIndex, message: From<Up>) {
         let life = message.incarnation;
-        if !self.lock().workers.is_current(worker, life) {
+        let mut table = self.lock();
+        if !table.workers.is_current(worker, life) {
+            drop(table);
             self.foreign.fetch_add(1, Ordering::Relaxed);
             self.journal.record(None, 0, Event::StaleMessage);
             return tracing::warn!(from = %life, "a message of another incarnation");
         }
+        if let Up::Step { step, deltas } = message.message {
+            let mut after = After::default();
+            deltas.into_iter().for_each(|delta| self.step(&mut table, (worker, life), (step, delta), &mut after));
+            return self.heard(table, after);
+        }
+        drop(table);
         if self.is_remote(worker) {
             self.keep_words((worker, life), &message.message);
         }
@@ -204,6 +221,27 @@ impl Calls {
         }
     }
 
+    /// A step has added something to an attempt: the word that comes with every token, and so with one look at the table.
+    fn step(&self, table: &mut Table, from: (WorkerIndex, Incarnation), (step, delta): (StepId, Delta), after: &mut After) {
+        let clock = table.workers.get(from.0).and_then(|known| known.clock);
+        let number = delta.attempt.attempt;
+        let Some(entry) = table.entries.get_mut(&delta.attempt.key) else { return elsewhere(&delta.attempt) };
+        if entry.dispatch.call().attempt() != number {
+            elsewhere(&delta.attempt);
+        }
+        if delta.count() > 0 && self.is_remote(from.0) && entry.dispatch.hears(from.0, from.1, number) {
+            self.of_attempt(entry, number, clock);
+            self.keep_tokens(entry, step, &delta);
+        }
+        self.act(entry, |dispatch, now| dispatch.take_in(from, number, Word::Delta(delta), now));
+        after.has_room |= entry.dispatch.is_waiting();
+        after.stalled.append(&mut entry.stalled);
+        if entry.dispatch.call().is_settled() {
+            let key = entry.key.clone();
+            self.sweep_one(table, &key);
+        }
+    }
+
     /// A word about an attempt.
     fn word(&self, from: (WorkerIndex, Incarnation), attempt: &AttemptId, word: Word) {
         let is_short = || self.lock().workers.get(from.0).is_some_and(|known| known.offer.slots.is_some());
@@ -212,18 +250,24 @@ impl Calls {
             let is_current = entry.dispatch.call().attempt() == attempt.attempt;
             self.act(entry, |dispatch, now| dispatch.take_in(from, attempt.attempt, word, now));
             let has_room = entry.dispatch.is_waiting() || (leaves && entry.dispatch.load().is_none());
-            (is_current, has_room, std::mem::take(&mut entry.stalled))
+            (is_current, After { has_room, stalled: std::mem::take(&mut entry.stalled) })
         });
-        let (is_current, has_room, stalled) = found.unwrap_or_default();
-        if has_room {
-            // Its worker gave it back, or has room for another.
-            let mut table = self.lock();
+        let (is_current, after) = found.unwrap_or_default();
+        if !after.is_nothing() {
+            self.heard(self.lock(), after);
+        }
+        if !is_current {
+            elsewhere(attempt);
+        }
+    }
+
+    /// Does what follows from words that were taken in.
+    fn heard(&self, mut table: MutexGuard<'_, Table>, after: After) {
+        if after.has_room {
             self.place_waiting(&mut table);
         }
-        stalled.iter().for_each(|conn| self.close_if_idle(conn));
-        if !is_current {
-            tracing::debug!(run = %attempt.key.run, attempt = attempt.attempt, "a message about an attempt that is not live here");
-        }
+        drop(table);
+        after.stalled.iter().for_each(|conn| self.close_if_idle(conn));
     }
 
     /// Says of each attempt whether it is one of ours.
@@ -240,4 +284,23 @@ impl Calls {
             let _ = self.send(worker, Down::Disclaim { attempts: disclaimed });
         }
     }
+}
+
+/// What follows from words that were taken in.
+#[derive(Default)]
+struct After {
+    /// A worker gave a run back, or has room for another.
+    has_room: bool,
+    /// Connections of readers that had no room.
+    stalled: Vec<Arc<ConnState>>,
+}
+
+impl After {
+    fn is_nothing(&self) -> bool {
+        !self.has_room && self.stalled.is_empty()
+    }
+}
+
+fn elsewhere(attempt: &AttemptId) {
+    tracing::debug!(run = %attempt.key.run, attempt = attempt.attempt, "a message about an attempt that is not live here");
 }

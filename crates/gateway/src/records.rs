@@ -8,6 +8,7 @@
 
 use lifecycle::event::{Event, Record};
 use lifecycle::message::{Delta, Up, Usage};
+use lifecycle::session::ClockSample;
 use lifecycle::{AttemptId, Incarnation, StepId, Time, WorkerIndex};
 
 use crate::calls::{Calls, Entry};
@@ -59,11 +60,6 @@ impl Calls {
                     self.journal.record(Some(&entry.key), attempt.attempt, queued);
                 }
             }),
-            Up::Step { step, deltas } => {
-                for delta in deltas.iter().filter(|delta| delta.count() > 0) {
-                    self.of_worker(from, &delta.attempt, |entry| self.keep_tokens(entry, *step, delta));
-                }
-            }
             Up::Ended { attempt, outcome, usage } => self.of_worker(from, attempt, |entry| {
                 if entry.kept.wordless && usage.prompt > 0 {
                     let Usage { prompt, cached_prompt, .. } = *usage;
@@ -78,7 +74,8 @@ impl Calls {
                     self.journal.record(Some(&entry.key), attempt.attempt, Event::Released { receipt: *receipt });
                 }
             }),
-            Up::CancelAcknowledged { .. } | Up::Records { .. } | Up::DeviceLost { .. } | Up::LetGo { .. } => {}
+            // Tokens are recorded as they are taken in.
+            Up::Step { .. } | Up::CancelAcknowledged { .. } | Up::Records { .. } | Up::DeviceLost { .. } | Up::LetGo { .. } => {}
             Up::Ask { .. } | Up::Draining | Up::Snapshot { .. } => {}
         }
     }
@@ -91,7 +88,8 @@ impl Calls {
         self.journal.record(Some(&entry.key), attempt, Event::Queued { prompt_tokens: 0, n, max_tokens });
     }
 
-    fn keep_tokens(&self, entry: &mut Entry, step: StepId, delta: &Delta) {
+    /// Records tokens of an entry's current attempt, if its worker's words are all that says so.
+    pub(crate) fn keep_tokens(&self, entry: &mut Entry, step: StepId, delta: &Delta) {
         if !entry.kept.wordless {
             return;
         }
@@ -108,16 +106,21 @@ impl Calls {
         let mut table = self.lock();
         let clock = table.workers.get(worker).and_then(|known| known.clock);
         let Some(entry) = table.entries.get_mut(&attempt.key).filter(|e| e.dispatch.hears(worker, life, attempt.attempt)) else { return };
-        if entry.kept.attempt != attempt.attempt {
-            entry.kept = Kept { attempt: attempt.attempt, clock_error_us: entry.kept.clock_error_us, ..Kept::default() };
+        self.of_attempt(entry, attempt.attempt, clock);
+        keep(entry);
+    }
+
+    /// Something is to be recorded of an entry's current attempt, whose worker's clock is known so well.
+    pub(crate) fn of_attempt(&self, entry: &mut Entry, attempt: u32, clock: Option<ClockSample>) {
+        if entry.kept.attempt != attempt {
+            entry.kept = Kept { attempt, clock_error_us: entry.kept.clock_error_us, ..Kept::default() };
         }
         if let Some(error) = clock.map(|clock| clock.error) {
             let us = u64::try_from(error.as_micros()).unwrap_or(u64::MAX);
             if entry.kept.clock_error_us.is_none_or(|told| us > told) {
                 entry.kept.clock_error_us = Some(us);
-                self.journal.record(Some(&entry.key), attempt.attempt, Event::WorkerClock { error });
+                self.journal.record(Some(&entry.key), attempt, Event::WorkerClock { error });
             }
         }
-        keep(entry);
     }
 }

@@ -14,6 +14,7 @@ use lifecycle::{Delivery, Time};
 
 use crate::conn::ConnState;
 use crate::feed::{Feed, FeedEnd, Item, feed};
+use crate::replay::Replay;
 
 /// Names a reader within its run.
 pub(crate) type SeatId = u32;
@@ -39,12 +40,8 @@ struct Seat {
 pub(crate) struct Seats {
     list: Vec<Seat>,
     last: SeatId,
-    /// Everything said so far, if the run can be joined and it was not too much.
-    kept: Option<Vec<Item>>,
-    kept_max: usize,
-    /// Bytes of what is kept, and the most that may be.
-    kept_bytes: usize,
-    kept_bytes_max: usize,
+    /// Everything said so far, for those who join.
+    replay: Replay,
     /// Tokens that the furthest reader took.
     taken: u64,
     /// Somebody took a part of an answer that is delivered as one.
@@ -61,10 +58,7 @@ impl Seats {
         Seats {
             list: Vec::new(),
             last: 0,
-            kept: Some(Vec::new()),
-            kept_max,
-            kept_bytes: 0,
-            kept_bytes_max,
+            replay: Replay::new(kept_max, kept_bytes_max),
             taken: 0,
             begun: false,
             complete: false,
@@ -74,13 +68,9 @@ impl Seats {
 
     /// A further reader, with everything that was said before. `None` if that is not known any more.
     pub(crate) fn join(&mut self, conn: &Arc<ConnState>, limit: usize, now: Time) -> Option<(SeatId, FeedEnd)> {
-        let kept = match &self.kept {
-            Some(kept) => kept.as_slice(),
-            None if self.last == 0 => &[],
-            None => return None,
-        };
-        let (feed, end) = feed(limit + kept.len());
-        kept.iter().cloned().for_each(|item| feed.send(item));
+        let kept = self.replay.len().or((self.last == 0).then_some(0))?;
+        let (feed, end) = feed(limit + kept);
+        self.replay.said().into_iter().flatten().for_each(|item| feed.send(item));
         self.last += 1;
         self.list.push(Seat { id: self.last, conn: conn.clone(), feed: Some(feed), over: false, taken: 0, read: (now, 0), until: None });
         Some((self.last, end))
@@ -93,8 +83,8 @@ impl Seats {
     }
 
     /// Everything that was said, if it is still there.
-    pub(crate) fn said(&self) -> Option<&[Item]> {
-        self.kept.as_deref()
+    pub(crate) fn said(&self) -> Option<Vec<Item>> {
+        Some(self.replay.said()?.collect())
     }
 
     /// Readers that are not over; each other gateway at which it is read is one.
@@ -137,19 +127,9 @@ impl Seats {
         }
     }
 
-    fn keep(&mut self, bytes: usize, item: impl FnOnce() -> Item) {
-        self.kept_bytes = self.kept_bytes.saturating_add(bytes);
-        if self.kept_bytes > self.kept_bytes_max || self.kept.as_ref().is_some_and(|kept| kept.len() >= self.kept_max) {
-            self.kept = None;
-        }
-        if let Some(kept) = &mut self.kept {
-            kept.push(item());
-        }
-    }
-
     /// Sends what must get through to everybody.
     pub(crate) fn send(&mut self, item: &Item, now: Time) {
-        self.keep(0, || item.clone());
+        self.replay.item(item);
         for seat in &mut self.list {
             seat.read.0 = now;
             if let Some(feed) = &seat.feed {
@@ -166,7 +146,7 @@ impl Seats {
 
     /// Sends a piece to everybody; those who have no room for it are returned.
     pub(crate) fn push(&mut self, delta: Delta, now: Time) -> Vec<(SeatId, Arc<ConnState>)> {
-        self.keep(delta.bytes(), || Item::Delta(delta.clone()));
+        self.replay.delta(&delta);
         let mut stalled = Vec::new();
         let mut left = self.list.iter().filter(|s| s.feed.is_some()).count();
         let mut delta = Some(delta);
@@ -188,7 +168,7 @@ impl Seats {
     /// Nothing more is sent or kept.
     pub(crate) fn close(&mut self) {
         self.list.iter_mut().for_each(|s| s.feed = None);
-        self.kept = None;
+        self.replay.close();
     }
 
     /// A reader took a frame. How many more tokens the furthest reader has by that.

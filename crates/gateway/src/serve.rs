@@ -23,6 +23,7 @@ use crate::config::GatewayConfig;
 use crate::conn::{self, ConnState, Observed};
 use crate::keeping::Jobs;
 use crate::links::Events;
+use crate::quiet::Quiet;
 
 /// How long the accept loop pauses when the process is out of something (file descriptors, memory).
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
@@ -179,8 +180,8 @@ async fn connection(
     };
     let io = Observed::new(stream, state.clone(), half);
     // The duplicate keeps the socket open, so it goes when the connection does, and after it: hyper drops its futures first.
-    let mut watcher = pin!(conn::watch(&fd, &state, half));
-    let mut attendant = pin!(conn::attend(&fd, &state, &config));
+    let (watching, attending) = (pin!(conn::watch(&fd, &state, half)), pin!(conn::attend(&fd, &state, &config)));
+    let (mut watcher, mut attendant) = (Quiet::new(watching), Quiet::new(attending));
     let mut http = pin!(speak(io, state.clone(), router, &config, stop));
     let mut seen = false;
     loop {
@@ -243,6 +244,8 @@ async fn speak(io: Observed, state: Arc<ConnState>, router: Router, config: &Gat
     http2.max_send_buf_size(config.send_buffer_bytes.min(u32::MAX as usize));
     http2.max_concurrent_streams(config.streams_max).max_header_list_size(u32::try_from(config.head_bytes_max).unwrap_or(u32::MAX));
     let mut http = pin!(builder.serve_connection(TokioIo::new(io), service));
+    let (closed, stopped) = (pin!(state.closing()), pin!(stop.wait_for(|stop| *stop)));
+    let (mut closing, mut stopping) = (Quiet::new(closed), Quiet::new(stopped));
     let mut told = false;
     loop {
         tokio::select! {
@@ -252,8 +255,8 @@ async fn speak(io: Observed, state: Arc<ConnState>, router: Router, config: &Gat
                 }
                 return;
             }
-            () = state.closing() => return,
-            _ = stop.wait_for(|stop| *stop), if !told => {
+            () = &mut closing => return,
+            _ = &mut stopping, if !told => {
                 told = true;
                 http.as_mut().graceful_shutdown();
             }

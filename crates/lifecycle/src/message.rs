@@ -156,6 +156,12 @@ pub struct Delta {
 }
 
 impl Delta {
+    /// A piece that an engine which is no worker of kvit's said, and nothing else.
+    pub fn passed(attempt: AttemptId, tokens: u32, piece: Piece) -> Delta {
+        let passed = Some(Box::new(Passed { tokens, piece }));
+        Delta { attempt, sequence: 0, text: String::new(), tokens: Vec::new(), logprobs: Vec::new(), finish: None, passed }
+    }
+
     /// Tokens that it adds, with or without their ids.
     pub fn count(&self) -> u32 {
         let ids = u32::try_from(self.tokens.len()).unwrap_or(u32::MAX);

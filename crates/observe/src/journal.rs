@@ -183,6 +183,19 @@ fn matches(run: &Run, filter: &RunFilter) -> bool {
         && filter.cause.is_none_or(|c| outcome.is_some_and(|o| o.cause == c))
 }
 
+/// Folds a record into its run and into the totals.
+fn fold_into(run: &mut Run, record: &Record, totals: &mut Totals, ended: &mut VecDeque<u64>) {
+    let (state, awaits, over, orphans) = (run.state(), run.awaits_acknowledgement(), run.is_over(), run.orphans());
+    run.fold(record, totals);
+    totals.runs[state as usize] -= 1;
+    totals.runs[run.state() as usize] += 1;
+    totals.unacknowledged = totals.unacknowledged - u64::from(awaits) + u64::from(run.awaits_acknowledgement());
+    totals.orphans = totals.orphans - orphans + run.orphans();
+    if !over && run.is_over() {
+        ended.push_back(run.seq);
+    }
+}
+
 impl State {
     fn take(&mut self, record: Record, limits: Limits) {
         match &record.event {
@@ -219,32 +232,26 @@ impl State {
     }
 
     fn fold(&mut self, key: &RunKey, record: &Record, limits: Limits) {
-        // Only the front doors' records open a run, the gateway's and the worker's: a late record must not bring a forgotten run back.
-        let opens = matches!(record.event, Event::Accepted { .. } | Event::Queued { .. });
         // A gateway that was started anew may choose a name again that its former life had given: another run (C-23). The worker has released
         // the first one by then.
         let again = |run: &Run| matches!(record.event, Event::Queued { .. }) && run.has_released(record.attempt);
-        if let Some(seq) = self.runs.get(key).filter(|run| again(run)).map(|run| run.seq) {
-            self.over.retain(|over| *over != seq);
-            self.drop_run(seq);
-        }
-        if !self.runs.contains_key(key) {
-            if !opens {
-                self.totals.unmatched += 1;
-                return;
+        match self.runs.get_mut(key) {
+            Some(run) if !again(run) => return fold_into(run, record, &mut self.totals, &mut self.over),
+            Some(run) => {
+                let seq = run.seq;
+                self.over.retain(|over| *over != seq);
+                self.drop_run(seq);
             }
-            self.open(key, record, limits);
+            None => {}
         }
-        let Some(run) = self.runs.get_mut(key) else { return };
-        let (state, awaits, over, orphans) = (run.state(), run.awaits_acknowledgement(), run.is_over(), run.orphans());
-        run.fold(record, &mut self.totals);
-        let totals = &mut self.totals;
-        totals.runs[state as usize] -= 1;
-        totals.runs[run.state() as usize] += 1;
-        totals.unacknowledged = totals.unacknowledged - u64::from(awaits) + u64::from(run.awaits_acknowledgement());
-        totals.orphans = totals.orphans - orphans + run.orphans();
-        if !over && run.is_over() {
-            self.over.push_back(run.seq);
+        // Only the front doors' records open a run, the gateway's and the worker's: a late record must not bring a forgotten run back.
+        if !matches!(record.event, Event::Accepted { .. } | Event::Queued { .. }) {
+            self.totals.unmatched += 1;
+            return;
+        }
+        self.open(key, record, limits);
+        if let Some(run) = self.runs.get_mut(key) {
+            fold_into(run, record, &mut self.totals, &mut self.over);
         }
     }
 

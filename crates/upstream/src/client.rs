@@ -14,12 +14,13 @@ use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
+use gateway::Alarm;
 use http::header::{self, HeaderMap, HeaderName, HeaderValue};
 use http::{Method, Request, Response};
 use http_body::Body as _;
 use http_body_util::Full;
 use hyper::body::Incoming;
-use tokio::time::{Instant, Sleep};
+use tokio::time::Instant;
 
 use super::base::Base;
 use super::config::{ConfigError, UpstreamConfig};
@@ -198,7 +199,7 @@ pub struct Answer {
     bytes: u64,
     moved: Instant,
     empty: Instant,
-    idle: Pin<Box<Sleep>>,
+    idle: Alarm,
     failed: Option<Lost>,
     once: bool,
 }
@@ -217,7 +218,7 @@ impl Answer {
             headers.append(name.clone(), value.clone());
         }
         let moved = Instant::now();
-        let idle = Box::pin(tokio::time::sleep_until(moved + limits.idle_timeout));
+        let idle = Alarm::at(moved + limits.idle_timeout);
         let status = head.status.as_u16();
         Ok(Answer {
             status,
@@ -306,22 +307,17 @@ impl Answer {
                 }
                 Poll::Pending => {
                     self.empty = looked;
-                    return self.poll_idle(cx);
+                    return self.poll_idle(cx, looked);
                 }
             }
         }
     }
 
-    /// The timer is set anew only when it has run out: a token costs two looks at the clock.
-    fn poll_idle(&mut self, cx: &mut Context<'_>) -> Poll<Result<Option<Bytes>, Lost>> {
-        loop {
-            ready!(self.idle.as_mut().poll(cx));
-            let due = self.moved + self.limits.idle_timeout;
-            if Instant::now() >= due {
-                return Poll::Ready(Err(Lost::IdleTimeout(self.limits.idle_timeout)));
-            }
-            self.idle.as_mut().reset(due);
-        }
+    /// The timer is set anew only when it has run out, and asked only when that may be.
+    fn poll_idle(&mut self, cx: &mut Context<'_>, now: Instant) -> Poll<Result<Option<Bytes>, Lost>> {
+        let due = self.moved + self.limits.idle_timeout;
+        ready!(self.idle.poll(cx, now, due));
+        Poll::Ready(Err(Lost::IdleTimeout(self.limits.idle_timeout)))
     }
 
     /// All that is left of the body.

@@ -33,7 +33,8 @@ pub(crate) enum Failed {
 /// A connection.
 pub(crate) struct Conn {
     sender: http1::SendRequest<Full<Bytes>>,
-    driver: http1::Connection<TokioIo<Io>, Full<Bytes>>,
+    /// The larger part by far, in a place of its own: futures hold a connection several times over.
+    driver: Box<http1::Connection<TokioIo<Io>, Full<Bytes>>>,
     meter: Arc<Meter>,
     /// The driver is done and must not be asked again.
     over: bool,
@@ -46,7 +47,7 @@ impl Conn {
         let mut builder = http1::Builder::new();
         builder.max_buf_size(head_bytes_max.max(HEAD_BYTES_LEAST));
         let (sender, driver) = builder.handshake(TokioIo::new(io)).await.map_err(|_| NotSent::Closed)?;
-        Ok(Conn { sender, driver, meter, over: false, idle_since: Instant::now() })
+        Ok(Conn { sender, driver: Box::new(driver), meter, over: false, idle_since: Instant::now() })
     }
 
     /// Lets the connection go on as far as it can now. Returns whether it is over.

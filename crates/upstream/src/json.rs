@@ -13,6 +13,8 @@ use serde::Deserialize;
 use serde::de::value::MapAccessDeserializer;
 use serde::de::{Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
 
+use super::plain;
+
 /// Most choices of one answer that are read.
 const CHOICES_MAX: usize = 256;
 
@@ -71,6 +73,11 @@ pub struct Complaint<'a> {
 impl<'a> Said<'a> {
     /// Reads it. `None` if it is no JSON object.
     pub fn read(json: &'a [u8]) -> Option<Said<'a>> {
+        plain::read(json).or_else(|| Said::leniently(json))
+    }
+
+    /// The same, whatever is in it.
+    pub(crate) fn leniently(json: &'a [u8]) -> Option<Said<'a>> {
         let body: Body<'a> = serde_json::from_slice::<Object<Body<'a>>>(json).ok()?.0?;
         let flat = body.object.0.as_deref() == Some("error");
         let error = body

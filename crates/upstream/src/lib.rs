@@ -21,6 +21,8 @@ mod io;
 mod json;
 pub mod kind;
 mod link;
+mod pattern;
+mod plain;
 mod pool;
 pub mod sse;
 pub mod whole;

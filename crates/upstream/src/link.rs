@@ -21,10 +21,10 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use gateway::{Link, LinkClosed, LinkEvent, SendDown};
+use gateway::{Ear, Link, LinkClosed, LinkEvent, SendDown};
 use lifecycle::message::{Down, From, Up};
 use lifecycle::{AttemptId, Cause, Incarnation};
-use tokio::sync::{Notify, mpsc, watch};
+use tokio::sync::{Notify, watch};
 use tokio::time::Instant;
 
 use crate::abort::Aborter;
@@ -34,8 +34,6 @@ use crate::config::{ConfigError, UpstreamConfig};
 use crate::evidence::Ledger;
 use crate::kind::{CancelBy, Capabilities, Kind};
 
-/// Words on their way to the table.
-const EVENTS: usize = 1024;
 /// How long proofs are looked for once the gateway ends its runs because it goes away itself: less than it waits for them to settle.
 const LAST_LOOKS: Duration = Duration::from_secs(3);
 
@@ -59,7 +57,7 @@ struct Shared {
     /// This life of the link; the engine's own lives are not told apart.
     life: Incarnation,
     began: Instant,
-    events: mpsc::Sender<LinkEvent>,
+    ear: Ear,
     met: watch::Sender<Option<Arc<Met>>>,
     aborter: Mutex<Arc<Aborter>>,
     ledger: Mutex<Ledger>,
@@ -89,13 +87,12 @@ impl Shared {
         self.began.elapsed()
     }
 
-    async fn tell(&self, event: LinkEvent) {
-        // A gateway that is over hears nothing.
-        let _ = self.events.send(event).await;
+    fn tell(&self, event: LinkEvent) {
+        self.ear.tell(event);
     }
 
-    async fn say(&self, message: Up) {
-        self.tell(LinkEvent::Up(From { incarnation: self.life, message })).await;
+    fn say(&self, message: Up) {
+        self.tell(LinkEvent::Up(From { incarnation: self.life, message }));
     }
 
     fn aborter(&self) -> Arc<Aborter> {
@@ -114,14 +111,14 @@ impl Shared {
 /// [`ConfigError`]: no client can be made for it.
 pub fn link(config: UpstreamConfig, life: Incarnation) -> Result<(Link, Upstream), ConfigError> {
     let client = Client::new(&config)?;
-    let (events, receive) = mpsc::channel(EVENTS);
+    let ear = Ear::default();
     let shared = Arc::new(Shared {
         ledger: Mutex::new(Ledger::new(config.cancel.unwrap_or(CancelBy::Close), None, config.observe_for)),
         aborter: Mutex::new(Arc::new(Aborter::new(config.kind.unwrap_or(Kind::OpenAi)))),
         client,
         life,
         began: Instant::now(),
-        events,
+        ear: ear.clone(),
         met: watch::Sender::new(None),
         unproven: Mutex::default(),
         live: Mutex::default(),
@@ -136,7 +133,7 @@ pub fn link(config: UpstreamConfig, life: Incarnation) -> Result<(Link, Upstream
     let name: Arc<str> = shared.config.name.as_str().into();
     let down = shared.clone();
     let send: SendDown = Box::new(move |message| down.take_down(message.message));
-    Ok((Link::engine(name, send, receive), Upstream { shared }))
+    Ok((Link::engine(name, send, ear), Upstream { shared }))
 }
 
 /// What a link has in hand now. A clone looks at the same link.
@@ -229,28 +226,28 @@ impl Shared {
     }
 
     /// Something shows that it may not be there: no new runs until it was looked at.
-    async fn doubt(&self) {
+    fn doubt(&self) {
         if !self.doubted.swap(true, Ordering::AcqRel) {
-            self.tell(LinkEvent::Silent).await;
+            self.tell(LinkEvent::Silent);
         }
         self.doubt.notify_one();
     }
 
     /// A run has failed by the engine.
-    async fn failed(&self) {
+    fn failed(&self) {
         let opened = held(&self.breaker).failed(self.now());
         if opened {
             tracing::warn!(upstream = %self.config.name, "fails run after run: its circuit is open");
-            self.doubt().await;
+            self.doubt();
         }
     }
 
     /// A run went well, or was refused for what it asks.
-    async fn worked(&self) {
+    fn worked(&self) {
         let closed = held(&self.breaker).worked();
         if closed {
             tracing::info!(upstream = %self.config.name, "a run went well: its circuit is closed");
-            self.tell(LinkEvent::Back).await;
+            self.tell(LinkEvent::Back);
         }
     }
 }

@@ -15,10 +15,11 @@ use http_body::{Body, Frame, SizeHint};
 use lifecycle::message::{Delta, Usage};
 use lifecycle::{Outcome, OutcomeKind};
 use serde_json::Value;
-use tokio::time::{Instant, Sleep};
+use tokio::time::Instant;
 
 use super::error::ApiError;
 use super::openai::Shape;
+use crate::alarm::Alarm;
 use crate::feed::{Item, Reader};
 
 /// What a reader of server-sent events must ignore.
@@ -82,28 +83,22 @@ pub(crate) struct Silence {
     max: Duration,
     /// When something was last sent.
     pub(crate) since: Instant,
-    alarm: Pin<Box<Sleep>>,
+    alarm: Alarm,
 }
 
 impl Silence {
     pub(crate) fn new(max: Duration) -> Silence {
-        Silence { max, since: Instant::now(), alarm: Box::pin(tokio::time::sleep(max)) }
+        Silence { max, since: Instant::now(), alarm: Alarm::after(max) }
     }
 
     /// Ready when the stream has been silent for too long, and then again as long after that.
     pub(crate) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<()> {
-        loop {
-            ready!(self.alarm.as_mut().poll(cx));
-            let due = self.since + self.max;
-            let now = Instant::now();
-            if due <= now {
-                self.since = now;
-                self.alarm.as_mut().reset(now + self.max);
-                return Poll::Ready(());
-            }
-            // Something was sent since the alarm was set.
-            self.alarm.as_mut().reset(due);
-        }
+        // What was sent since the alarm was set puts it off.
+        let due = self.since + self.max;
+        let now = ready!(self.alarm.poll(cx, Instant::now(), due));
+        self.since = now;
+        self.alarm.set(now + self.max);
+        Poll::Ready(())
     }
 }
 

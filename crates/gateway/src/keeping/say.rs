@@ -64,7 +64,7 @@ impl Calls {
             let mut writes = vec![Write::Keep { run: key.clone(), owner: self.incarnation, keeps }];
             if let Some(said) = said.filter(|_| keeps && !entry.log.keeps) {
                 let attempt = AttemptId { key: key.clone(), attempt: entry.dispatch.call().attempt() };
-                let events: Vec<_> = (1..).zip(said).map(|(number, said)| log::event(&attempt, number, said)).collect();
+                let events: Vec<_> = (1..).zip(&said).map(|(number, said)| log::event(&attempt, number, said)).collect();
                 if !events.is_empty() {
                     writes.push(Write::Append { attempt, owner: self.incarnation, events });
                 }

@@ -32,7 +32,7 @@ pub(super) async fn watch(shared: &Arc<Shared>) {
     let offer = offer(&shared.config, &detected);
     let (name, models) = (shared.config.name.as_str(), offer.models.len());
     tracing::info!(upstream = %name, kind = detected.kind.name(), why = %detected.why, models, "met");
-    shared.tell(LinkEvent::Here(Here { incarnation: shared.life, offer, name: name.into() })).await;
+    shared.tell(LinkEvent::Here(Here { incarnation: shared.life, offer, name: name.into() }));
     loop {
         let woken = tokio::time::timeout(EVERY, shared.doubt.notified()).await.is_ok();
         let doubted = shared.doubted.load(Ordering::Acquire);
@@ -40,7 +40,7 @@ pub(super) async fn watch(shared: &Arc<Shared>) {
         if !doubted && (woken || is_there(shared).await) {
             continue;
         }
-        shared.doubt().await;
+        shared.doubt();
         let mut wait = AGAIN;
         loop {
             // Looked up at its own line: no lock is held over a wait.
@@ -61,7 +61,7 @@ pub(super) async fn watch(shared: &Arc<Shared>) {
         };
         shared.doubted.store(false, Ordering::Release);
         tracing::info!(upstream = %shared.config.name, is_trial, "answers again");
-        shared.tell(if is_trial { LinkEvent::Trial } else { LinkEvent::Back }).await;
+        shared.tell(if is_trial { LinkEvent::Trial } else { LinkEvent::Back });
     }
 }
 

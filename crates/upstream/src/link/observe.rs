@@ -19,7 +19,7 @@ const LOOK_AGAIN: Duration = Duration::from_secs(1);
 pub(super) async fn watch(shared: &Arc<Shared>) {
     let mut last: Option<Duration> = None;
     loop {
-        decide(shared).await;
+        decide(shared);
         let (undecided, from) = {
             let ledger = held(&shared.ledger);
             (ledger.undecided(), ledger.look_from())
@@ -44,7 +44,7 @@ pub(super) async fn watch(shared: &Arc<Shared>) {
 }
 
 /// Says of each cancel whose proof is there, or will not come, how well it is proven.
-async fn decide(shared: &Arc<Shared>) {
+fn decide(shared: &Arc<Shared>) {
     let verdicts = held(&shared.ledger).verdicts(shared.now());
     for verdict in verdicts {
         let Some(attempt) = held(&shared.unproven).remove(&verdict.id) else { continue };
@@ -54,7 +54,7 @@ async fn decide(shared: &Arc<Shared>) {
             Level::Unsupported => Guarantee::Unsupported,
         };
         tracing::debug!(run = %attempt.key.run, guarantee = guarantee.as_str(), "let go");
-        shared.say(Up::LetGo { attempt, guarantee }).await;
+        shared.say(Up::LetGo { attempt, guarantee });
     }
 }
 

@@ -17,6 +17,7 @@ use super::{Shared, Task, ask, held, judge};
 use crate::abort::{Asks, RequestName};
 use crate::client::{Answer, CallError, Limits};
 use crate::evidence::Tokens;
+use crate::pattern::Pattern;
 use crate::sse::{Event, Scanner};
 use crate::{sse, whole};
 
@@ -52,6 +53,7 @@ struct Run {
     asked: u32,
     /// The stream's proper end was read.
     done: bool,
+    pattern: Pattern,
     /// The engine's own error, in a stream.
     complaint: Option<String>,
 }
@@ -64,7 +66,7 @@ pub(super) async fn run(shared: Arc<Shared>, submit: Submit, mut cancelled: watc
         _ => match ask::request(&submit, shared.config.cap) {
             Ok((path, body)) => (path, body, false),
             Err(why) => {
-                return shared.give_back(submit.attempt, Outcome::because(Cause::Invalid, why)).await;
+                return shared.give_back(submit.attempt, Outcome::because(Cause::Invalid, why));
             }
         },
     };
@@ -89,7 +91,7 @@ pub(super) async fn run(shared: Arc<Shared>, submit: Submit, mut cancelled: watc
             shared.tell_engine(name, asks(&path), shared.limits());
         }
     }
-    run.end(end, number).await;
+    run.end(end, number);
 }
 
 async fn wanted(cancelled: &mut watch::Receiver<Option<Cause>>) -> Cause {
@@ -113,10 +115,10 @@ fn asks(path: &str) -> Asks {
 
 impl Shared {
     /// Ends a run of which the engine has got nothing.
-    async fn give_back(&self, attempt: AttemptId, outcome: Outcome) {
-        self.say(Up::Ended { attempt: attempt.clone(), outcome, usage: Usage::default() }).await;
+    fn give_back(&self, attempt: AttemptId, outcome: Outcome) {
+        self.say(Up::Ended { attempt: attempt.clone(), outcome, usage: Usage::default() });
         held(&self.live).remove(&attempt);
-        self.say(Up::Released { attempt, receipt: Receipt::default() }).await;
+        self.say(Up::Released { attempt, receipt: Receipt::default() });
     }
 
     pub(super) fn limits(&self) -> Limits {
@@ -162,12 +164,15 @@ impl Run {
             unfinished: BTreeSet::new(),
             asked: submit.params.n,
             done: false,
+            pattern: Pattern::default(),
             complaint: None,
         }
     }
 
     async fn call(&mut self, path: &str, headers: HeaderMap, body: Bytes) -> End {
-        let mut answer = match self.shared.client.post(path, headers, body).await {
+        // In a place of its own, which is given back before the first token: what asks takes more room than what reads.
+        let asking = Box::pin(self.shared.client.post(path, headers, body));
+        let mut answer = match asking.await {
             Ok(answer) => answer,
             Err(CallError::NotSent(why)) => return End::NotSent(why.to_string()),
             Err(CallError::Lost(why)) => return End::Lost(judge::broken(&why)),
@@ -177,12 +182,12 @@ impl Run {
             return End::Lost(why);
         }
         if self.forwarded {
-            self.shared.say(Up::Accepted { attempt: self.attempt.clone(), prompt_tokens: 0 }).await;
+            self.shared.say(Up::Accepted { attempt: self.attempt.clone(), prompt_tokens: 0 });
             let content_type = answer.content_type.as_deref().map(Into::into);
             let headers = std::mem::take(&mut answer.headers);
-            self.pass(0, Piece::Head { status, content_type, headers: judge::headers(&headers) }).await;
+            self.pass(0, Piece::Head { status, content_type, headers: judge::headers(&headers) });
         } else if (200..300).contains(&status) {
-            self.shared.say(Up::Accepted { attempt: self.attempt.clone(), prompt_tokens: 0 }).await;
+            self.shared.say(Up::Accepted { attempt: self.attempt.clone(), prompt_tokens: 0 });
         }
         if is_events && self.shared.capabilities().is_some_and(|met| met.capabilities.closes_behind_streams) {
             answer.close_behind();
@@ -227,16 +232,16 @@ impl Run {
                 let last = |bytes| if self.done { Piece::Tail(bytes) } else { Piece::Body(bytes) };
                 match (run.across.is_empty(), run.within.is_empty()) {
                     (true, true) => {}
-                    (false, true) => self.pass(tokens, last(run.across)).await,
-                    (true, false) => self.pass(tokens, last(run.within)).await,
+                    (false, true) => self.pass(tokens, last(run.across)),
+                    (true, false) => self.pass(tokens, last(run.within)),
                     (false, false) => {
-                        self.pass(0, Piece::Body(run.across)).await;
-                        self.pass(tokens, last(run.within)).await;
+                        self.pass(0, Piece::Body(run.across));
+                        self.pass(tokens, last(run.within));
                     }
                 }
             } else if !said.is_empty() {
                 said.iter_mut().for_each(|delta| delta.attempt = self.attempt.clone());
-                self.shared.say(Up::Step { step: StepId(0), deltas: said }).await;
+                self.shared.say(Up::Step { step: StepId(0), deltas: said });
             }
             // Whoever has read `[DONE]` closes, however long the engine takes to end the body: that is nobody's leaving.
             if self.done {
@@ -250,7 +255,7 @@ impl Run {
         }
         // Half an event is no event, and the error that follows it must be one.
         if self.forwarded && self.done && !rest.is_empty() {
-            self.pass(0, Piece::Tail(rest)).await;
+            self.pass(0, Piece::Tail(rest));
         }
         if self.done {
             self.shared.let_end(answer);
@@ -262,7 +267,7 @@ impl Run {
     fn take(&mut self, events: &[Event], empty: Duration) -> (u32, Vec<Delta>) {
         let (mut tokens, mut deltas) = (0_u32, Vec::new());
         for event in events {
-            let chunk = event.read();
+            let chunk = self.pattern.read(event);
             self.done |= chunk.done;
             let shown = chunk.said.tokens();
             if shown > 0 {
@@ -322,7 +327,7 @@ impl Run {
             if let Some(before) = last.replace(piece)
                 && self.forwarded
             {
-                self.pass(0, Piece::Body(before)).await;
+                self.pass(0, Piece::Body(before));
             }
         }
         if whole.is_empty() && (200..300).contains(&answer.status) {
@@ -338,59 +343,51 @@ impl Run {
             // All of its tokens are delivered with its end.
             let tokens = self.usage.generated;
             self.counted = tokens;
-            self.pass(tokens, Piece::Body(last)).await;
+            self.pass(tokens, Piece::Body(last));
         }
         Ok(())
     }
 
-    async fn pass(&self, tokens: u32, piece: Piece) {
-        let delta = Delta {
-            attempt: self.attempt.clone(),
-            sequence: 0,
-            text: String::new(),
-            tokens: Vec::new(),
-            logprobs: Vec::new(),
-            finish: None,
-            passed: Some(Box::new(Passed { tokens, piece })),
-        };
-        self.shared.say(Up::Step { step: StepId(0), deltas: vec![delta] }).await;
+    fn pass(&self, tokens: u32, piece: Piece) {
+        let delta = Delta::passed(self.attempt.clone(), tokens, piece);
+        self.shared.say(Up::Step { step: StepId(0), deltas: vec![delta] });
     }
 
-    async fn end(mut self, end: End, number: u64) {
+    fn end(mut self, end: End, number: u64) {
         self.usage.generated = self.usage.generated.max(self.counted);
         let (shared, attempt) = (self.shared.clone(), self.attempt.clone());
         match &end {
-            End::Said(outcome) if outcome.cause != Cause::UpstreamError => shared.worked().await,
-            End::Said(_) | End::Lost(_) => shared.failed().await,
+            End::Said(outcome) if outcome.cause != Cause::UpstreamError => shared.worked(),
+            End::Said(_) | End::Lost(_) => shared.failed(),
             // It says nothing of the engine; that one cannot be reached is asked after.
             End::Cancelled(_) | End::Unsent(_) | End::NotSent(_) => {}
         }
         let (outcome, proven) = match end {
             End::Said(outcome) => (outcome, true),
             End::Cancelled(cause) => {
-                shared.say(Up::CancelAcknowledged { attempt: attempt.clone(), won: Some(cause) }).await;
+                shared.say(Up::CancelAcknowledged { attempt: attempt.clone(), won: Some(cause) });
                 (Outcome::of(cause), false)
             }
             End::Unsent(cause) => {
-                shared.say(Up::CancelAcknowledged { attempt: attempt.clone(), won: Some(cause) }).await;
-                return shared.give_back(attempt, Outcome::of(cause)).await;
+                shared.say(Up::CancelAcknowledged { attempt: attempt.clone(), won: Some(cause) });
+                return shared.give_back(attempt, Outcome::of(cause));
             }
             End::Lost(why) => (Outcome::because(Cause::UpstreamError, why), false),
             End::NotSent(why) => {
                 tracing::warn!(upstream = %shared.config.name, %why, "cannot be reached");
-                shared.doubt().await;
+                shared.doubt();
                 let outcome = Outcome::because(Cause::WorkerLost, format!("{UNREACHED}{why}"));
-                return shared.give_back(attempt, outcome).await;
+                return shared.give_back(attempt, outcome);
             }
         };
         if !proven {
             held(&shared.unproven).insert(number, attempt.clone());
         }
-        shared.say(Up::Ended { attempt: attempt.clone(), outcome, usage: self.usage }).await;
+        shared.say(Up::Ended { attempt: attempt.clone(), outcome, usage: self.usage });
         held(&shared.live).remove(&attempt);
         if proven {
             // The engine's own end of the answer.
-            shared.say(Up::LetGo { attempt, guarantee: Guarantee::Observed }).await;
+            shared.say(Up::LetGo { attempt, guarantee: Guarantee::Observed });
         } else {
             shared.closed.notify_one();
             shared.unwitnessed.notify_one();

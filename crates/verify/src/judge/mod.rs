@@ -1,0 +1,10 @@
+//! `kvit verify`: judges any stack from outside, boundary by boundary.
+//!
+//! A `cell` is a question: a request in this phase is left in this way; does its work stop? A try asks it once, between a baseline and a look at
+//! what is left. What was seen of a try (`result`) goes into a verdict, which names the evidence that it rests on.
+//!
+//! Invariant: a verdict names what it rests on; what was not seen is never taken for what was well.
+// contract: C-29
+
+pub mod cell;
+pub mod result;

@@ -161,7 +161,7 @@ mod tests {
     #[test]
     fn a_table_says_what_a_line_says() {
         let text = "[[upstream]]\nurl = \"http://a:1\"\nkind = \"vllm\"\nslots = 8\nmodel = [\"x\", \"y\"]\n\n[[upstream]]\nurl = \"http://b:2\"\n";
-        let lines = "http://a:1,kind=vllm,slots=8,model=x,model=y http://b:2".parse::<Upstreams>();
+        let lines = "http://a:1,kind=vllm,model=x,model=y,slots=8 http://b:2".parse::<Upstreams>();
         assert_eq!(file(text), lines);
         assert_eq!(file("upstream = \"http://b:2\""), "http://b:2".parse());
     }

@@ -163,7 +163,7 @@ fn the_reference_for_a_machine_has_every_option_of_the_one_for_people() {
     let json: serde_json::Value = serde_json::from_str(&run(&["config", "--json"]).out).unwrap();
     let text = run(&["config"]).out;
     let (options, variables) = (json["options"].as_array().unwrap(), json["variables"].as_array().unwrap());
-    let tables = ["key", "webhook"].map(|table| json[table].as_array().unwrap().len());
+    let tables = ["key", "webhook", "upstream"].map(|table| json[table].as_array().unwrap().len());
     assert_eq!(options.len() + tables.iter().sum::<usize>() + variables.len(), text.lines().filter(|l| l.starts_with("| `")).count());
     let help = ["serve", "worker", "gateway"].map(|command| (command, run(&[command, "--help"]).out));
     for option in options {

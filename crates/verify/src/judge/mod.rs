@@ -6,5 +6,9 @@
 //! Invariant: a verdict names what it rests on; what was not seen is never taken for what was well.
 // contract: C-29
 
+pub mod caller;
 pub mod cell;
+pub mod events;
+pub mod profile;
 pub mod result;
+pub mod verdict;

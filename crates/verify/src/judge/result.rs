@@ -31,6 +31,8 @@ words! {
         Probe = "probe",
         /// The stack's own record of the run, where it keeps one.
         Record = "record",
+        /// The time that a request which nobody left took to come so far.
+        Calibrated = "calibrated",
     }
 }
 
@@ -173,6 +175,8 @@ pub struct Look {
     pub generated: Option<f64>,
     /// Prompt tokens computed since then.
     pub prompted: Option<f64>,
+    /// Steps computed since then.
+    pub steps: Option<f64>,
     /// Entries of what is kept for each request, where that is told.
     pub per_request: Option<f64>,
 }
@@ -188,8 +192,12 @@ pub struct EngineSaw {
     pub rest: Option<Look>,
     /// When the request was first not counted any more, by a look that began after the trigger.
     pub gone_ms: Option<f64>,
-    /// Tokens that were generated for it after the trigger, all that others read taken off.
+    /// Tokens that were generated for it and that its caller did not read before the trigger.
     pub tokens_after: Option<f64>,
+    /// Prompt tokens that were computed after the trigger, as far as that can be told.
+    pub prompt_after: Option<f64>,
+    /// Steps that were computed after it.
+    pub steps_after: Option<f64>,
     /// Whether the engine was looked at between the trigger and the end.
     pub polled: bool,
 }

@@ -9,6 +9,11 @@
 pub mod caller;
 pub mod cell;
 pub mod events;
+pub mod neighbours;
 pub mod profile;
 pub mod result;
+pub mod run;
+pub mod settings;
+pub mod stack;
+pub mod trial;
 pub mod verdict;

@@ -156,6 +156,9 @@ impl Work {
             let why = format!("{} requests of one id passed the tap {}", tap.requests, tap.name);
             return fail(Fault::AskedAgain, why);
         }
+        if let Some(asked) = seen.engine.as_ref().and_then(|engine| engine.asked).filter(|asked| *asked > 1.0) {
+            return fail(Fault::AskedAgain, format!("the engine was given one request {asked} times"));
+        }
         if self.by.is_empty() {
             let missing = "neither counters, nor taps, nor processor time say whether the work stopped: --engine URL, --tap or --pid would";
             return Verdict::NotProven { missing: missing.to_owned() };

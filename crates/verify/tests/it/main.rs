@@ -1,0 +1,4 @@
+//! The judge against servers whose faults are known.
+
+mod convicted;
+mod scripted;

@@ -8,6 +8,7 @@
 
 pub mod caller;
 pub mod cell;
+pub mod cpu;
 pub mod events;
 pub mod neighbours;
 pub mod profile;

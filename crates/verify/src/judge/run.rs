@@ -24,18 +24,19 @@ pub async fn run(mut stack: Stack, settings: &Settings, cells: &[Cell], mut told
     let profile = stack.counters.as_ref().map_or("none", |counters| counters.profile.name.as_str()).to_owned();
     let hops = vec![Hop { name: profile.clone(), kind: Some(profile.clone()), version: None, config_sha256: None }];
     let first = rest(&stack).await;
-    let mut judged = Vec::new();
+    let other_way = Settings { poll: !settings.poll, ..settings.clone() };
+    let (mut judged, mut changed, mut both) = (Vec::new(), Vec::new(), 0_u64);
     for &cell in cells {
-        let of = match bench.untried(cell) {
-            Some(verdict) => Judged { verdict, ..judge(cell, Vec::new(), &settings.tolerance(), &hops) },
-            None => {
-                let mut tries = Vec::new();
-                for number in 0..settings.tries {
-                    tries.push(bench.one(cell, number).await);
+        let of = bench.cell(cell, &hops).await;
+        if settings.both_ways && of.tries > 0 {
+            let other = Bench { settings: &other_way, ..bench }.cell(cell, &hops).await;
+            if other.tries > 0 {
+                both += 1;
+                if other.verdict.is_fail() != of.verdict.is_fail() {
+                    changed.push(cell.to_string());
                 }
-                judge(cell, tries, &settings.tolerance(), &hops)
             }
-        };
+        }
         told(&of);
         judged.push(of);
     }
@@ -43,6 +44,9 @@ pub async fn run(mut stack: Stack, settings: &Settings, cells: &[Cell], mut told
     let tries: u64 = judged.iter().map(|of| of.tries).sum();
     if let Some((first, last)) = first.zip(rest(&stack).await) {
         checks.extend(leaks(&first, &last, tries));
+    }
+    if settings.both_ways {
+        checks.push(observer(both, &changed));
     }
     if settings.neighbours > 0 {
         checks.push(bench.neighbours().await);
@@ -65,6 +69,36 @@ pub async fn run(mut stack: Stack, settings: &Settings, cells: &[Cell], mut told
         checks,
         hints,
     })
+}
+
+impl Bench<'_> {
+    /// Tries a cell as often as it is to be, and judges it.
+    async fn cell(&self, cell: Cell, hops: &[Hop]) -> Judged {
+        let tolerance = self.settings.tolerance();
+        if let Some(verdict) = self.untried(cell) {
+            return Judged { verdict, ..judge(cell, Vec::new(), &tolerance, hops) };
+        }
+        let mut tries = Vec::new();
+        for number in 0..self.settings.tries {
+            tries.push(self.one(cell, number).await);
+        }
+        judge(cell, tries, &tolerance, hops)
+    }
+}
+
+/// Whether looking changed an answer.
+fn observer(both: u64, changed: &[String]) -> Check {
+    let verdict = match (both, changed) {
+        (0, _) => Verdict::NotProven {
+            missing: "no cell could be judged both ways: without looks there have to be --pid, --tap or sums that move".to_owned(),
+        },
+        (_, []) => Verdict::Pass,
+        (_, cells) => Verdict::NotProven {
+            missing: format!("looking at the engine changed the answer of {}: believe the passive one", cells.join(", ")),
+        },
+    };
+    let measured = [("cells".to_owned(), both as f64), ("changed".to_owned(), changed.len() as f64)].into();
+    Check { name: "observer".to_owned(), verdict, by: vec![Source::Counters, Source::CountersApart], measured }
 }
 
 /// What the engine's counters say with nothing at work.

@@ -37,6 +37,8 @@ pub struct Settings {
     pub patience_ms: u64,
     /// Whether the engine is looked at during tries.
     pub poll: bool,
+    /// Whether each cell is tried with looks and without, to see whether looking changes the answer.
+    pub both_ways: bool,
     /// Time between two looks, in milliseconds, if the engine's profile allows that.
     pub look_every_ms: u64,
     /// By what prompts differ from run to run.
@@ -59,6 +61,7 @@ impl Default for Settings {
             slowdown_max: 2.0,
             patience_ms: 60_000,
             poll: true,
+            both_ways: false,
             look_every_ms: 50,
             seed: 1,
         }

@@ -9,6 +9,7 @@ use http::Method;
 use serde_json::{Value, json};
 
 use super::caller::{Ask, Caller, CallerError, End, Target};
+use super::cpu::Processes;
 use super::profile::{PAGE_BYTES_MAX, Profile};
 use super::result::Look;
 use super::settings::Settings;
@@ -90,6 +91,8 @@ pub struct Stack {
     pub model: String,
     /// Its engine's counters, where there are any.
     pub counters: Option<Counters>,
+    /// The engine's processes, where they run on this machine and are known.
+    pub processes: Option<Processes>,
     /// Whether `ignore_eos` is understood, so that an answer has the length that was asked for.
     pub ignores_eos: bool,
 }
@@ -121,7 +124,7 @@ impl Stack {
             None => page("/metrics".to_owned()).await.and_then(|page| Profile::whose(&page)),
         };
         let counters = profile.map(|profile| Counters { target: at, profile });
-        Ok(Stack { target, model, counters, ignores_eos: true })
+        Ok(Stack { target, model, counters, processes: None, ignores_eos: true })
     }
 
     /// A chat that asks for `max_tokens`.

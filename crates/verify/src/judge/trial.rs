@@ -14,7 +14,8 @@ use tokio::task::JoinSet;
 
 use super::caller::{Caller, End, Left, Read};
 use super::cell::{Cell, Phase, Trigger};
-use super::result::{ClientSaw, EngineSaw, Look, Source, Try, Verdict};
+use super::cpu::{Sampler, WINDOW};
+use super::result::{ClientSaw, CpuSaw, EngineSaw, Look, Source, Try, Verdict};
 use super::settings::Settings;
 use super::stack::{Pace, Stack, words};
 
@@ -24,10 +25,13 @@ const EARLY: usize = 3;
 const NEAR: u64 = 3;
 /// Looks in a row that must not count a request for it to be gone.
 const GONE_LOOKS: usize = 2;
+/// How long processes must have rested for their work to be over.
+const RESTED: Duration = Duration::from_millis(500);
 /// Time for what is under way to be counted, where gauges are not older than that.
 const SETTLE: Duration = Duration::from_millis(300);
 
 /// What tries are made with.
+#[derive(Clone, Copy)]
 pub struct Bench<'a> {
     /// The stack.
     pub stack: &'a Stack,
@@ -63,7 +67,12 @@ impl Bench<'_> {
     }
 
     async fn tried(&self, cell: Cell, id: &str, seen: &mut Try) -> Result<(), String> {
+        let sampler = self.stack.processes.as_ref().map(Sampler::start);
+        let resting = Instant::now();
         let before = self.quiet().await?;
+        if sampler.is_some() {
+            tokio::time::sleep(WINDOW * 3).await;
+        }
         let zero = Instant::now();
         let mut fillers = Fillers::default();
         if cell.phase == Phase::Queued {
@@ -87,7 +96,9 @@ impl Bench<'_> {
         let (left, confirmed) = self.leave(cell, caller, id).await?;
         (seen.cancel_confirmed, seen.client) = (confirmed, client(&left.read, sent, left.at));
         let mut kept = left.kept;
-        let engine = self.watch(cell, left.at, &mut kept, fillers.sent).await;
+        let cpu = Cpu { sampler: sampler.as_ref(), resting, sent, left: left.at };
+        let engine = self.watch(cell, left.at, &mut kept, fillers.sent, &cpu).await;
+        seen.cpu = cpu.saw().filter(|_| fillers.sent == 0);
         if let Some(kept) = &kept {
             seen.client = client(&kept.read, sent, left.at);
         }
@@ -279,7 +290,7 @@ impl Bench<'_> {
     }
 
     /// Watches the engine until the request is gone, or until it would have ended by itself.
-    async fn watch(&self, cell: Cell, zero: Instant, kept: &mut Option<Caller>, fillers: usize) -> Option<EngineSaw> {
+    async fn watch(&self, cell: Cell, zero: Instant, kept: &mut Option<Caller>, fillers: usize, cpu: &Cpu<'_>) -> Option<EngineSaw> {
         let first = self.pace.long.map_or(self.pace.first, |(_, took)| took);
         let natural = first + self.pace.rest(0) * 3 / 2 + Duration::from_secs(1);
         let until = zero + natural.max(Duration::from_secs_f64(self.settings.stop_ms / 1e3) * 2);
@@ -320,6 +331,10 @@ impl Bench<'_> {
                     saw.gone_ms = first_gone;
                     break;
                 }
+            }
+            // Without looks the processor's time is what ends the watch; half a second of rest is no pause between two tokens.
+            if !self.polls() && fillers == 0 && cpu.rests_since(zero).is_some_and(|rests| rests >= RESTED) {
+                break;
             }
         }
         counters.is_some().then_some(saw)
@@ -374,6 +389,30 @@ impl Bench<'_> {
         let record: Value = serde_json::from_str(&text).ok().filter(|_| status == 200)?;
         let outcome = &record["outcome"];
         Some(format!("{}/{}", outcome["kind"].as_str()?, outcome["cause"].as_str()?))
+    }
+}
+
+/// What the processor's time shows of one try.
+struct Cpu<'a> {
+    sampler: Option<&'a Sampler>,
+    resting: Instant,
+    sent: Instant,
+    left: Instant,
+}
+
+impl Cpu<'_> {
+    fn saw(&self) -> Option<CpuSaw> {
+        let loads = self.sampler?.loads();
+        // The window in which it was sent is neither.
+        let idle = loads.mean(self.resting, self.sent)?;
+        let busy = loads.mean(self.sent + WINDOW, self.left)?;
+        loads.saw(idle, busy, self.left)
+    }
+
+    /// How long it has rested by now.
+    fn rests_since(&self, left: Instant) -> Option<Duration> {
+        let quiet = Duration::from_secs_f64(self.saw()?.quiet_ms?.max(0.0) / 1e3);
+        Some(left.elapsed().saturating_sub(quiet))
     }
 }
 

@@ -3,7 +3,7 @@
 use verify::judge::caller::Target;
 use verify::judge::cell::{Cell, Phase, Set, Trigger};
 use verify::judge::profile::Profile;
-use verify::judge::result::{Fault, Report, Verdict};
+use verify::judge::result::{Fault, Report, Source, Verdict};
 use verify::judge::run::run;
 use verify::judge::settings::Settings;
 use verify::judge::stack::Stack;
@@ -24,10 +24,14 @@ fn settings() -> Settings {
 }
 
 async fn judged(engine: &Scripted, cells: &[Cell]) -> Report {
+    judged_by(engine, cells, &settings()).await
+}
+
+async fn judged_by(engine: &Scripted, cells: &[Cell], settings: &Settings) -> Report {
     let target = Target::parse(&format!("http://{}", engine.addr)).expect("a URL");
     let profile = Profile::parse(PROFILE).expect("a profile");
     let stack = Stack::meet(target, None, None, Some(profile)).await.expect("it is there");
-    let report = run(stack, &settings(), cells, |_| {}).await.expect("it can be judged");
+    let report = run(stack, settings, cells, |_| {}).await.expect("it can be judged");
     assert_eq!(report.cells.len(), cells.len());
     report
 }
@@ -68,6 +72,20 @@ const CANCEL: Cell = Cell::new(Phase::EarlyDecode, Trigger::Cancel);
 #[tokio::test(flavor = "multi_thread")]
 async fn a_correct_engine_passes_the_quick_set() {
     is_convicted(Wrong::Nothing, &Set::Quick.cells(), &[]).await;
+}
+
+/// Looked at between a departure and its end or not, the answer is the same.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_judged_without_looking_is_judged_alike() {
+    for (wrong, fails) in [(Wrong::Nothing, false), (Wrong::NeverNotices, true)] {
+        let engine = Scripted::start(wrong).await;
+        let passive = Settings { poll: false, both_ways: true, neighbours: 0, ..settings() };
+        let report = judged_by(&engine, &[EARLY], &passive).await;
+        assert_eq!(report.cells[0].verdict.is_fail(), fails, "{}", told(&report));
+        assert_eq!(report.cells[0].by, [Source::CountersApart]);
+        let observer = report.checks.iter().find(|check| check.name == "observer").expect("it was asked for");
+        assert_eq!((&observer.verdict, observer.measured["cells"]), (&Verdict::Pass, 1.0));
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -107,6 +107,8 @@ pub struct Profile {
     pub disturbs: bool,
     /// How a request is cancelled by name, where that can be.
     pub cancel: Option<CancelBy>,
+    /// The field of a request by which it carries a deadline, in milliseconds.
+    pub deadline: Option<String>,
     /// Where the stack keeps a record of a request: the path of a GET; `{id}` is its id.
     pub record: Option<String>,
 }

@@ -8,7 +8,7 @@ use bytes::Bytes;
 use http::Method;
 use serde_json::{Value, json};
 
-use super::caller::{Ask, Caller, CallerError, End, Target};
+use super::caller::{Ask, By, Caller, CallerError, End, Target};
 use super::cpu::Processes;
 use super::profile::{PAGE_BYTES_MAX, Profile};
 use super::result::Look;
@@ -139,7 +139,7 @@ impl Stack {
         if self.ignores_eos {
             body["ignore_eos"] = json!(true);
         }
-        Ask { path: "/v1/chat/completions", body, id: id.to_owned(), http2: false }
+        Ask { path: "/v1/chat/completions", body, id: id.to_owned(), by: By::Http1 }
     }
 
     /// A request that nobody leaves, read to its end.

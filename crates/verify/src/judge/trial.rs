@@ -12,7 +12,7 @@ use http::Method;
 use serde_json::Value;
 use tokio::task::JoinSet;
 
-use super::caller::{Caller, End, Left, Read};
+use super::caller::{By, Caller, End, Left, Read};
 use super::cell::{Cell, Phase, Trigger};
 use super::cpu::{Sampler, WINDOW};
 use super::result::{ClientSaw, CpuSaw, EngineSaw, Look, Source, Try, Verdict};
@@ -23,6 +23,8 @@ use super::stack::{Pace, Stack, words};
 const EARLY: usize = 3;
 /// Tokens that are left at one near the end.
 const NEAR: u64 = 3;
+/// Tokens whose events no buffers on the way hold: 4 MiB at each side of a connection, 200 bytes an event.
+const BUFFERED_TOKENS: u64 = 20_000;
 /// Looks in a row that must not count a request for it to be gone.
 const GONE_LOOKS: usize = 2;
 /// How long processes must have rested for their work to be over.
@@ -87,12 +89,31 @@ impl Bench<'_> {
         if cell.n > 1 {
             ask.body["n"] = cell.n.into();
         }
-        ask.http2 = cell.trigger == Trigger::StreamReset;
+        ask.by = match cell.trigger {
+            Trigger::StreamReset => By::Http2,
+            Trigger::Kill => By::Process,
+            _ => By::Http1,
+        };
+        let deadline = self.deadline(cell);
+        if let Some((field, left)) = &deadline {
+            ask.body[field] = u64::try_from(left.as_millis()).unwrap_or(u64::MAX).into();
+        }
         seen.asked_tokens = self.pace.tokens * u64::from(cell.n);
         let mut caller = Caller::ask(&self.stack.target, ask).await.map_err(|e| format!("it could not be sent: {e}"))?;
         seen.entered = self.enter(cell, &mut caller, fillers.sent).await?;
         let last = self.look_at(zero).await;
         let sent = caller.sent;
+        if let Some((_, left)) = deadline {
+            let until = tokio::time::Instant::from_std(sent + left);
+            // Whoever has a deadline reads until it is over.
+            let read = async {
+                while !caller.is_over() {
+                    caller.next().await;
+                }
+            };
+            let _ = tokio::time::timeout_at(until, read).await;
+            tokio::time::sleep_until(until).await;
+        }
         let (left, confirmed) = self.leave(cell, caller, id).await?;
         (seen.cancel_confirmed, seen.client) = (confirmed, client(&left.read, sent, left.at));
         let mut kept = left.kept;
@@ -126,9 +147,31 @@ impl Bench<'_> {
             (Phase::Prefill, _) if self.pace.long.is_none() => {
                 not_proven("no prompt takes long enough to be left in its computing (--prefill-ms, --prompt-words-max)")
             }
-            (_, Trigger::Close | Trigger::Reset | Trigger::HalfClose | Trigger::Cancel | Trigger::StreamReset) => None,
-            (_, other) => not_proven(&format!("`{other}` is not tried by this release")),
+            (_, Trigger::ClientDeadline) if profile.is_none_or(|profile| profile.deadline.is_none()) => {
+                not_applicable("the stack has no deadline of a request's own that its profile knows")
+            }
+            (_, Trigger::StopReading) if self.settings.max_tokens < BUFFERED_TOKENS => {
+                not_proven("an answer of so few tokens fits into the buffers on the way: --max-tokens 20000 would not")
+            }
+            (_, Trigger::EdgeIdle | Trigger::GrpcCancel | Trigger::GrpcDeadline) => {
+                not_proven(&format!("`{}` is not tried by this release", cell.trigger))
+            }
+            _ => None,
         }
+    }
+
+    /// The field and the time of a request's own deadline, for a phase.
+    fn deadline(&self, cell: Cell) -> Option<(String, Duration)> {
+        let field = self.stack.counters.as_ref()?.profile.deadline.clone().filter(|_| cell.trigger == Trigger::ClientDeadline)?;
+        let part = match cell.phase {
+            Phase::Queued => Duration::from_millis(500),
+            Phase::Prefill => self.pace.long.map_or(self.pace.first, |(_, took)| took / 2),
+            Phase::Headers => self.pace.first,
+            Phase::EarlyDecode => self.pace.first + self.pace.gap * 10,
+            Phase::LateDecode => self.pace.first + self.pace.rest(self.pace.tokens * 2 / 10),
+            Phase::NearEnd => self.pace.first + self.pace.rest(NEAR),
+        };
+        Some((field, part))
     }
 
     /// Waits until nothing is at work. What the engine's sums are then.

@@ -74,6 +74,17 @@ async fn a_correct_engine_passes_the_quick_set() {
     is_convicted(Wrong::Nothing, &Set::Quick.cells(), &[]).await;
 }
 
+/// Every way of leaving that this engine can be left in, and half a close, which it takes for one.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_correct_engine_passes_every_way_of_leaving() {
+    let ways = [Trigger::Close, Trigger::Reset, Trigger::HalfClose, Trigger::Kill];
+    let cells: Vec<Cell> =
+        ways.iter().flat_map(|way| [Cell::new(Phase::EarlyDecode, *way), Cell::new(Phase::EarlyDecode, *way).whole()]).collect();
+    is_convicted(Wrong::Nothing, &cells, &[]).await;
+    let killed = [Cell::new(Phase::EarlyDecode, Trigger::Kill)];
+    is_convicted(Wrong::NeverNotices, &killed, &[("early/kill/stream", Fault::NeverStops)]).await;
+}
+
 /// Looked at between a departure and its end or not, the answer is the same.
 #[tokio::test(flavor = "multi_thread")]
 async fn what_is_judged_without_looking_is_judged_alike() {

@@ -175,11 +175,12 @@ impl World {
             Wrong::LateBy(tokens) => job.left = Some(tokens),
             _ => job.left = Some(0),
         }
+        let has_neighbours = self.jobs.values().any(|job| job.left.is_none());
         match wrong {
             Wrong::LeaksBlock => self.leaked_blocks += 1,
             Wrong::LeaksState => self.leaked_state += 1,
-            Wrong::SlowsNeighbours => self.slow = SLOW_STEPS,
-            Wrong::CorruptsNeighbour => self.corrupt = self.jobs.values().any(|job| job.left.is_none()),
+            Wrong::SlowsNeighbours if has_neighbours => self.slow = SLOW_STEPS,
+            Wrong::CorruptsNeighbour => self.corrupt = has_neighbours,
             Wrong::AsksAgain => drop(self.ask(&id, body)),
             _ => {}
         }

@@ -61,6 +61,24 @@ impl Target {
         Ok(Target { authority, base, headers: Vec::new(), patience: Duration::from_secs(10) })
     }
 
+    /// Sends this key with every request. It is shown nowhere.
+    ///
+    /// # Errors
+    /// It is none.
+    pub fn key(&mut self, key: &str) -> Result<(), String> {
+        let wrong = |_| "has not one line of visible ASCII characters".to_owned();
+        let mut value = HeaderValue::from_str(&format!("Bearer {key}")).map_err(wrong)?;
+        value.set_sensitive(true);
+        self.headers.push((header::AUTHORIZATION, value));
+        Ok(())
+    }
+
+    /// Its port, if it is on this machine.
+    pub async fn port_here(&self) -> Option<u16> {
+        let at = self.address().await.ok()?;
+        at.ip().is_loopback().then_some(at.port())
+    }
+
     async fn connect(&self) -> std::io::Result<TcpStream> {
         let late = |_| std::io::Error::new(std::io::ErrorKind::TimedOut, format!("no connection within {:?}", self.patience));
         let socket = tokio::time::timeout(self.patience, TcpStream::connect(&self.authority)).await.map_err(late)??;

@@ -98,11 +98,18 @@ pub struct Stack {
 }
 
 impl Stack {
-    /// Meets it: its model, unless one is named, and its engine's counters, at the engine if that is named, else where the stack is.
+    /// Meets it: its model, unless one is named, and its engine's counters, at the engine if that is named, else where the stack is. Without
+    /// `looks` no counters are looked for where no profile is named.
     ///
     /// # Errors
     /// [`Unjudged`].
-    pub async fn meet(target: Target, model: Option<String>, engine: Option<Target>, profile: Option<Profile>) -> Result<Stack, Unjudged> {
+    pub async fn meet(
+        target: Target,
+        model: Option<String>,
+        engine: Option<Target>,
+        profile: Option<Profile>,
+        looks: bool,
+    ) -> Result<Stack, Unjudged> {
         let unreachable = |why: &CallerError| Unjudged::Unreachable { url: target.authority.clone(), why: why.to_string() };
         let asked = target.ask(Method::GET, "/v1/models", Bytes::new()).await;
         let model = match (model, asked) {
@@ -121,6 +128,7 @@ impl Stack {
         };
         let profile = match profile {
             Some(profile) => Some(profile),
+            None if !looks => None,
             None => page("/metrics".to_owned()).await.and_then(|page| Profile::whose(&page)),
         };
         let counters = profile.map(|profile| Counters { target: at, profile });

@@ -30,7 +30,7 @@ async fn judged(engine: &Scripted, cells: &[Cell]) -> Report {
 async fn judged_by(engine: &Scripted, cells: &[Cell], settings: &Settings) -> Report {
     let target = Target::parse(&format!("http://{}", engine.addr)).expect("a URL");
     let profile = Profile::parse(PROFILE).expect("a profile");
-    let stack = Stack::meet(target, None, None, Some(profile)).await.expect("it is there");
+    let stack = Stack::meet(target, None, None, Some(profile), true).await.expect("it is there");
     let report = run(stack, settings, cells, |_| {}).await.expect("it can be judged");
     assert_eq!(report.cells.len(), cells.len());
     report

@@ -64,6 +64,9 @@ pub struct VerifyArgs {
     /// Never look at the engine between a departure and its end.
     #[arg(long)]
     pub passive: bool,
+    /// Look at it there, even if that disturbs it.
+    #[arg(long, conflicts_with = "passive")]
+    pub poll: bool,
     /// Ask each question with looks and without, and tell whether looking changed the answer.
     #[arg(long)]
     pub both_ways: bool,
@@ -135,7 +138,9 @@ fn settings(args: &VerifyArgs) -> Result<Settings, Failure> {
     };
     settings.tries = args.tries.unwrap_or(settings.tries);
     settings.max_tokens = args.max_tokens.unwrap_or(settings.max_tokens);
-    settings.poll &= !args.passive;
+    if args.passive || args.poll {
+        settings.poll = Some(args.poll);
+    }
     settings.both_ways |= args.both_ways;
     settings.check().map_err(Failure::Usage)?;
     Ok(settings)

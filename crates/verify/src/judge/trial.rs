@@ -27,6 +27,8 @@ const NEAR: u64 = 3;
 const BUFFERED_TOKENS: u64 = 20_000;
 /// Looks in a row that must not count a request for it to be gone.
 const GONE_LOOKS: usize = 2;
+/// Answers that a try may wait for, one after the other: fillers, and what they leave waiting.
+const WHOLES: u32 = 8;
 /// How long processes must have rested for their work to be over.
 const RESTED: Duration = Duration::from_millis(500);
 /// Time for what is under way to be counted, where gauges are not older than that.
@@ -59,11 +61,12 @@ impl Bench<'_> {
     pub async fn one(&self, cell: Cell, number: u64) -> Try {
         let id = format!("verify-{}-{}-{number}", cell.to_string().replace(['/', '='], "-"), self.settings.seed);
         let mut seen = Try { id: id.clone(), ..Try::default() };
-        let all = tokio::time::timeout(self.settings.patience(), self.tried(cell, &id, &mut seen)).await;
+        let patience = self.patience();
+        let all = tokio::time::timeout(patience, self.tried(cell, &id, &mut seen)).await;
         match all {
             Ok(Ok(())) => {}
             Ok(Err(why)) => seen.void = Some(why),
-            Err(_) => seen.void = Some(format!("it took longer than {} ms (--patience-ms)", self.settings.patience_ms)),
+            Err(_) => seen.void = Some(format!("it took longer than {patience:?}: patience_ms in --settings")),
         }
         seen
     }
@@ -201,8 +204,16 @@ impl Bench<'_> {
         }
     }
 
-    fn polls(&self) -> bool {
-        self.settings.poll
+    /// Whether the engine is looked at between a departure and its end.
+    pub fn polls(&self) -> bool {
+        let disturbs = self.stack.counters.as_ref().is_some_and(|counters| counters.profile.disturbs);
+        self.settings.poll.unwrap_or(!disturbs)
+    }
+
+    /// How long one try may take: what is set, or a few times what an answer takes that nobody leaves.
+    pub fn patience(&self) -> Duration {
+        let whole = self.pace.long.map_or(self.pace.first, |(_, took)| took) + self.pace.rest(0);
+        self.settings.patience().max(whole * WHOLES)
     }
 
     /// Takes the engine's slots, until a request waits.
@@ -219,15 +230,17 @@ impl Bench<'_> {
                 fillers.sent += 1;
             }
             // Each of them is counted somewhere before the next wave is sent, or waits where nobody counts.
-            let (mut same, mut last) = (0, None);
+            let (mut same, mut waits, mut last) = (0, 0, None);
             while same < GONE_LOOKS {
                 tokio::time::sleep(self.every()).await;
                 let look = counters.look(zero).await.ok_or("the engine's counters cannot be read")?;
                 let counted = present(&look);
-                if look.waiting.is_some_and(|waiting| waiting >= 1.0) {
+                // One that has just come waits for a moment, too.
+                waits = if look.waiting.is_some_and(|waiting| waiting >= 1.0) { waits + 1 } else { 0 };
+                if waits > GONE_LOOKS {
                     return Ok(());
                 }
-                same = if counted == last { same + 1 } else { 0 };
+                same = if counted == last && waits == 0 { same + 1 } else { 0 };
                 last = counted;
             }
             if last.is_some_and(|counted| counted < fillers.sent as f64) {

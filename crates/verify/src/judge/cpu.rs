@@ -233,7 +233,7 @@ mod tests {
         let loads = |busy: &[f64]| Loads { last: None, windows: (1..).zip(busy).map(|(n, busy)| (at(n * 100), *busy)).collect() };
         let quiet = |of: &[f64]| loads(of).saw(0.0, 1.0, at(150)).and_then(|saw| saw.quiet_ms);
         assert_eq!(quiet(&[1.0, 1.0, 0.05, 0.0, 0.1]), Some(150.0));
-        assert_eq!(quiet(&[1.0, 0.0, 0.0]), Some(50.0));
+        assert_eq!(quiet(&[1.0, 0.0, 0.0, 0.0]), Some(50.0));
         assert_eq!(quiet(&[1.0, 0.0, 1.0, 0.0]), Some(250.0), "a pause is no end");
         let busy = loads(&[1.0, 1.0, 1.0, 1.0]).saw(0.0, 1.0, at(150)).expect("it is told");
         assert_eq!(busy.quiet_ms, None);

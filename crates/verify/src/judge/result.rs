@@ -4,6 +4,8 @@
 //! Times are milliseconds, with fractions; a try's own are since its trigger, so that what happened before is negative. What was not seen is
 //! `null`, never 0.
 //!
+//! A report of an older release lacks what came since; every field but a few has a default, so that it is read all the same.
+//!
 //! Invariant: nothing here is a conclusion but [`Verdict`] and what stands beside it in [`Judged`]; the rest was seen or measured.
 
 use std::collections::BTreeMap;
@@ -112,6 +114,7 @@ words! {
 
 /// What the caller saw.
 #[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
 pub struct ClientSaw {
     /// When its request was sent.
     pub sent_ms: Option<f64>,
@@ -131,6 +134,7 @@ pub struct ClientSaw {
 
 /// What a tap saw of a request.
 #[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
 pub struct TapSaw {
     /// The tap's name; taps stand in the order of the hops, from the caller on.
     pub name: String,
@@ -158,6 +162,7 @@ pub struct TapSaw {
 
 /// One look at an engine.
 #[derive(Clone, Copy, PartialEq, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
 pub struct Look {
     /// When it began.
     pub began_ms: f64,
@@ -185,6 +190,7 @@ pub struct Look {
 
 /// What the engine's counters showed of a try.
 #[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
 pub struct EngineSaw {
     /// The last look before the trigger.
     pub before: Option<Look>,
@@ -208,6 +214,7 @@ pub struct EngineSaw {
 
 /// What the processor time of the engine's processes showed.
 #[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
 pub struct CpuSaw {
     /// Busy part of a core before the trigger, with the request at work.
     pub busy: f64,
@@ -219,6 +226,7 @@ pub struct CpuSaw {
 
 /// What a hop's own log said of a request.
 #[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
 pub struct LogSaw {
     /// The hop.
     pub hop: String,
@@ -230,6 +238,7 @@ pub struct LogSaw {
 
 /// What became of the healthy streams beside a try.
 #[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
 pub struct Neighbours {
     /// How many there were.
     pub streams: u64,
@@ -245,6 +254,7 @@ pub struct Neighbours {
 
 /// One repetition of a cell.
 #[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
 pub struct Try {
     /// The id that it was traced by.
     pub id: String,
@@ -280,8 +290,10 @@ pub struct Boundary {
     /// `client → nginx`, `nginx → litellm`, …
     pub name: String,
     /// When it was crossed at the earliest, if it was: the median of the tries.
+    #[serde(default)]
     pub crossed_ms: Option<f64>,
     /// By what that was seen; `None` where nobody looked.
+    #[serde(default)]
     pub by: Option<Source>,
 }
 
@@ -294,24 +306,34 @@ pub struct Judged {
     #[serde(flatten)]
     pub verdict: Verdict,
     /// By what it was reached.
+    #[serde(default)]
     pub by: Vec<Source>,
     /// Tries that count.
+    #[serde(default)]
     pub tries: u64,
     /// Medians of the tries: tokens generated after the trigger, steps, time to the stop, time until the room was there again.
+    #[serde(default)]
     pub tokens_after: Option<f64>,
     /// See `tokens_after`.
+    #[serde(default)]
     pub steps_after: Option<f64>,
     /// See `tokens_after`.
+    #[serde(default)]
     pub stop_ms: Option<f64>,
     /// See `tokens_after`.
+    #[serde(default)]
     pub capacity_ms: Option<f64>,
     /// Each hop, from the caller on.
+    #[serde(default)]
     pub boundaries: Vec<Boundary>,
     /// Where the wish to end was lost, if it was and that is known: the name of a boundary.
+    #[serde(default)]
     pub lost_at: Option<String>,
     /// Entries of the knowledge base that fit.
+    #[serde(default)]
     pub advice: Vec<String>,
     /// All that was seen.
+    #[serde(default)]
     pub seen: Vec<Try>,
 }
 
@@ -321,10 +343,13 @@ pub struct Hop {
     /// What it is called in the report.
     pub name: String,
     /// What it is, if that is known: `nginx`, `haproxy`, `litellm`, `vllm`, …
+    #[serde(default)]
     pub kind: Option<String>,
     /// Its release, if it says that.
+    #[serde(default)]
     pub version: Option<String>,
     /// SHA-256 of its configuration, where a file of it was named.
+    #[serde(default)]
     pub config_sha256: Option<String>,
 }
 
@@ -337,8 +362,10 @@ pub struct Check {
     #[serde(flatten)]
     pub verdict: Verdict,
     /// By what.
+    #[serde(default)]
     pub by: Vec<Source>,
     /// What was measured, by name.
+    #[serde(default)]
     pub measured: BTreeMap<String, f64>,
 }
 
@@ -348,28 +375,39 @@ pub struct Report {
     /// Always `verify`.
     pub object: String,
     /// The release of kvit that judged.
+    #[serde(default)]
     pub kvit: String,
     /// When it began, in seconds of the calendar.
+    #[serde(default)]
     pub began_s: u64,
     /// How long it took.
+    #[serde(default)]
     pub took_s: f64,
     /// Where the stack was asked.
+    #[serde(default)]
     pub target: String,
     /// The model that was asked for.
+    #[serde(default)]
     pub model: String,
     /// The profile by which the engine's counters were read.
+    #[serde(default)]
     pub profile: String,
     /// Every hop that is known, from the caller on; the last is the engine.
+    #[serde(default)]
     pub hops: Vec<Hop>,
     /// Whether the engine was looked at during tries.
+    #[serde(default)]
     pub polled: bool,
     /// The settings that verdicts depend on, by name.
+    #[serde(default)]
     pub settings: BTreeMap<String, serde_json::Value>,
     /// The cells, in the order in which they were asked.
     pub cells: Vec<Judged>,
     /// What was checked over all of them.
+    #[serde(default)]
     pub checks: Vec<Check>,
     /// What could not be proven, and which option would help.
+    #[serde(default)]
     pub hints: Vec<String>,
 }
 

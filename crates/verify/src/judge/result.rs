@@ -290,10 +290,8 @@ pub struct Boundary {
     /// `client → nginx`, `nginx → litellm`, …
     pub name: String,
     /// When it was crossed at the earliest, if it was: the median of the tries.
-    #[serde(default)]
     pub crossed_ms: Option<f64>,
     /// By what that was seen; `None` where nobody looked.
-    #[serde(default)]
     pub by: Option<Source>,
 }
 
@@ -312,22 +310,17 @@ pub struct Judged {
     #[serde(default)]
     pub tries: u64,
     /// Medians of the tries: tokens generated after the trigger, steps, time to the stop, time until the room was there again.
-    #[serde(default)]
     pub tokens_after: Option<f64>,
     /// See `tokens_after`.
-    #[serde(default)]
     pub steps_after: Option<f64>,
     /// See `tokens_after`.
-    #[serde(default)]
     pub stop_ms: Option<f64>,
     /// See `tokens_after`.
-    #[serde(default)]
     pub capacity_ms: Option<f64>,
     /// Each hop, from the caller on.
     #[serde(default)]
     pub boundaries: Vec<Boundary>,
     /// Where the wish to end was lost, if it was and that is known: the name of a boundary.
-    #[serde(default)]
     pub lost_at: Option<String>,
     /// Entries of the knowledge base that fit.
     #[serde(default)]
@@ -343,13 +336,10 @@ pub struct Hop {
     /// What it is called in the report.
     pub name: String,
     /// What it is, if that is known: `nginx`, `haproxy`, `litellm`, `vllm`, …
-    #[serde(default)]
     pub kind: Option<String>,
     /// Its release, if it says that.
-    #[serde(default)]
     pub version: Option<String>,
     /// SHA-256 of its configuration, where a file of it was named.
-    #[serde(default)]
     pub config_sha256: Option<String>,
 }
 

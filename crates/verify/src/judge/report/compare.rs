@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use super::super::cell::words;
 use super::super::result::{Hop, Report, Verdict};
 use super::table::Paint;
-use super::text::{count, hop, ms, pad, seen, wrap};
+use super::text::{hop, ms, pad, seen, tokens, wrap};
 
 words! {
     /// What became of a cell or a check.
@@ -247,7 +247,7 @@ pub fn table(of: &Comparison, columns: usize, paint: Paint) -> String {
                 |short| {
                     let place = short.lost_at.as_deref().map(|place| format!(" at {place}")).unwrap_or_default();
                     let figures = (short.tokens_after.is_some() || short.stop_ms.is_some())
-                        .then(|| format!(" ({} tokens, {})", seen(short.tokens_after, count), seen(short.stop_ms, ms)));
+                        .then(|| format!(" ({}, {})", seen(short.tokens_after, tokens), seen(short.stop_ms, ms)));
                     format!("{}{place}{}", short.verdict, figures.unwrap_or_default())
                 },
             )
@@ -361,7 +361,7 @@ mod tests {
         let comparison = compare(&old, &new);
         let text = table(&comparison, COLUMNS, Paint::Plain);
         for says in [
-            "worse      early/close/stream: pass (1 tokens, 12 ms) → FAIL never-stops",
+            "worse      early/close/stream: pass (1 token, 12 ms) → FAIL never-stops",
             "stale      haproxy: version was 2.6.12, is 3.3.0",
             "otherwise  setting `stop_ms` was 2000, is 100",
             "2 better, 2 worse, 2 differs, 1 new, 2 gone, 3 unchanged",

@@ -6,7 +6,7 @@ use std::fmt::Write;
 
 use super::super::advice;
 use super::super::result::{Check, Judged, Report, Source, Try, Verdict};
-use super::text::{advised, by, calendar, count, escape, ms, prose, reason, seen, way};
+use super::text::{advised, by, calendar, count, escape, ms, prose, reason, seen, tokens, way};
 use super::timeline::timeline;
 
 const STYLE: &str = include_str!("style.css");
@@ -47,7 +47,8 @@ fn head(out: &mut String, report: &Report) {
         out,
         "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
          <meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'\">\n\
-         <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n<title>{title}</title>\n<style>\n{STYLE}</style>\n</head>\n<body>"
+         <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n<title>{title}</title>\n\
+         <style>\n{STYLE}</style>\n</head>\n<body>"
     );
     let profile = if report.profile.is_empty() { "none" } else { &report.profile };
     let looked = if report.polled { "looked at during tries" } else { "looked at before and after tries only" };
@@ -134,7 +135,7 @@ fn boundaries(out: &mut String, report: &Report) {
 
 /// A table that can be wider than the page, below the heading of this id.
 fn open_table(out: &mut String, heading: &str, columns: &[&str]) {
-    let _ = write!(out, "<div class=\"wide\" role=\"region\" aria-labelledby=\"{heading}\" tabindex=\"0\"><table class=\"{heading}\">\n");
+    let _ = writeln!(out, "<div class=\"wide\" role=\"region\" aria-labelledby=\"{heading}\" tabindex=\"0\"><table class=\"{heading}\">");
     out.push_str("<thead><tr>");
     for column in columns {
         let _ = write!(out, "<th scope=\"col\">{}</th>", escape(column));
@@ -196,12 +197,13 @@ fn cells(out: &mut String, report: &Report) {
     out.push_str(
         "<p class=\"soft\">In each picture: <b class=\"told\">×</b> that side closed, <b class=\"gone\">◆</b> the request ended there, ",
     );
-    out.push_str("small ticks below a lane: the engine was looked at. Red is what went on after the caller had left. The scale is logarithmic.</p>\n");
+    out.push_str("small ticks below a lane: the engine was looked at. Red is what went on after the caller had left. ");
+    out.push_str("The scale is logarithmic.</p>\n");
     let engine = report.hops.last().map_or("engine", |hop| hop.name.as_str());
     for (index, judged) in report.cells.iter().enumerate() {
         let open = if judged.verdict.is_fail() { " open=\"\"" } else { "" };
         let says = match &judged.verdict {
-            Verdict::Pass => format!("{} tokens after, stopped after {}", seen(judged.tokens_after, count), seen(judged.stop_ms, ms)),
+            Verdict::Pass => format!("{} after, stopped after {}", seen(judged.tokens_after, tokens), seen(judged.stop_ms, ms)),
             Verdict::Fail { fault, .. } => match &judged.lost_at {
                 Some(place) => format!("{fault}, lost at {place}"),
                 None => fault.to_string(),

@@ -78,6 +78,11 @@ pub fn count(n: f64) -> String {
     }
 }
 
+/// `1 token`, `97 tokens`
+pub fn tokens(n: f64) -> String {
+    format!("{} token{}", count(n), if n == 1.0 { "" } else { "s" })
+}
+
 /// The figure, or a dash for what was not seen.
 pub fn seen(value: Option<f64>, say: fn(f64) -> String) -> String {
     value.map_or_else(|| "–".to_owned(), say)

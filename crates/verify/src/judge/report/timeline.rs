@@ -175,8 +175,8 @@ fn draw(lanes: &[Lane], title: &str) -> String {
     let height = TOP + LANE * lanes.len() as f64 + 26.0;
     let bottom = height - 26.0;
     let mut out = format!(
-        "<div class=\"wide\" role=\"region\" aria-label=\"{0}\" tabindex=\"0\"><svg class=\"line\" viewBox=\"0 0 {WIDTH} {height}\" role=\"img\" \
-         aria-label=\"{0}\">\n<title>{0}</title>\n",
+        "<div class=\"wide\" role=\"region\" aria-label=\"{0}\" tabindex=\"0\">\
+         <svg class=\"line\" viewBox=\"0 0 {WIDTH} {height}\" role=\"img\" aria-label=\"{0}\">\n<title>{0}</title>\n",
         escape(title)
     );
     for tick in axis.ticks() {

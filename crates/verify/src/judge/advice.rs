@@ -129,12 +129,14 @@ impl<'a> Suspects<'a> {
             // Nobody looked where it was lost: whoever stands in the way may have lost it.
             return Suspects { caller: false, proxies, engine: Some(engine) };
         };
-        let is_last = place(hops, right) == Some(proxies.len()) && judged.boundaries.last().is_some_and(|last| last.name.ends_with(right));
         // A side that is no hop (a tap with a name of its own) bounds nothing.
         let from = place(hops, left).unwrap_or(0).min(proxies.len());
         let to = place(hops, right).unwrap_or(proxies.len()).clamp(from, proxies.len());
         let between = &proxies[from..to];
-        let told = is_last || place(hops, right).is_none();
+        // It was told if what was lost there is the stop itself.
+        let at = judged.boundaries.iter().position(|boundary| Some(&boundary.name) == judged.lost_at.as_ref());
+        let is_engine = || place(hops, right).is_none_or(|at| at == proxies.len());
+        let told = at.map_or_else(is_engine, |at| at + 1 == judged.boundaries.len());
         Suspects { caller: between.is_empty() && left == "client" && !told, proxies: between, engine: told.then_some(engine) }
     }
 }

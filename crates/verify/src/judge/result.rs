@@ -360,60 +360,33 @@ pub struct Check {
 }
 
 /// All of it.
-#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+#[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
 pub struct Report {
     /// Always `verify`.
     pub object: String,
     /// The release of kvit that judged.
-    #[serde(default)]
     pub kvit: String,
     /// When it began, in seconds of the calendar.
-    #[serde(default)]
     pub began_s: u64,
     /// How long it took.
-    #[serde(default)]
     pub took_s: f64,
     /// Where the stack was asked.
-    #[serde(default)]
     pub target: String,
     /// The model that was asked for.
-    #[serde(default)]
     pub model: String,
     /// The profile by which the engine's counters were read.
-    #[serde(default)]
     pub profile: String,
     /// Every hop that is known, from the caller on; the last is the engine.
-    #[serde(default)]
     pub hops: Vec<Hop>,
     /// Whether the engine was looked at during tries.
-    #[serde(default)]
     pub polled: bool,
     /// The settings that verdicts depend on, by name.
-    #[serde(default)]
     pub settings: BTreeMap<String, serde_json::Value>,
     /// The cells, in the order in which they were asked.
     pub cells: Vec<Judged>,
     /// What was checked over all of them.
-    #[serde(default)]
     pub checks: Vec<Check>,
     /// What could not be proven, and which option would help.
-    #[serde(default)]
     pub hints: Vec<String>,
-}
-
-impl Report {
-    /// How many cells and checks have a verdict of this word.
-    pub fn count(&self, word: &str) -> usize {
-        let cells = self.cells.iter().map(|cell| &cell.verdict);
-        cells.chain(self.checks.iter().map(|check| &check.verdict)).filter(|verdict| verdict.word() == word).count()
-    }
-
-    /// 1 if anything fails, 2 if nothing could be judged, else 0.
-    pub fn exit_code(&self) -> u8 {
-        match (self.count("FAIL"), self.count("pass")) {
-            (0, 0) => 2,
-            (0, _) => 0,
-            _ => 1,
-        }
-    }
 }

@@ -85,7 +85,7 @@ const CASES: &[Case] = &[
         &[["late/close/stream", "never-stops", "nginx vllm", "nginx → vllm"]],
     ),
     (
-        "nginx-half-close",
+        "half-close-taken-for-close",
         ["prefill/half-close/stream", "wanted-is-cancelled", "nginx vllm", ""],
         &[["prefill/close/stream", "never-stops", "nginx vllm", ""]],
     ),
@@ -286,6 +286,11 @@ fn the_hop_in_front_of_the_boundary_is_asked_about_first_and_alone() {
     );
     // A tap with a name of its own bounds nothing.
     assert!(ids("nginx → t1").contains(&"vllm-middleware".to_owned()));
+    // Nothing but the engine is known by name, and there are taps: an engine that was not told is not to blame.
+    let mut one = judged("early/close/whole", Fault::NeverStops, "t1 vllm", "client → t1");
+    assert_eq!(advise(&one, &hops("vllm")), ["caller-keeps-the-connection"]);
+    one.lost_at = Some("t1 → vllm".to_owned());
+    assert_eq!(advise(&one, &hops("vllm")), ["vllm-middleware"]);
     assert_eq!(advise(&judged("early/close/stream", Fault::NeverStops, "x", ""), &[]), ["caller-keeps-the-connection"]);
 }
 

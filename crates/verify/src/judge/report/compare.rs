@@ -228,8 +228,8 @@ fn otherwise(old: &Report, new: &Report) -> Vec<String> {
     all
 }
 
-/// The comparison as a table; what is unchanged is counted only.
-pub fn table(of: &Comparison, columns: usize, paint: Paint) -> String {
+/// The comparison for a person, a line for each change; what is unchanged is counted only.
+pub fn text(of: &Comparison, columns: usize, paint: Paint) -> String {
     let columns = columns.max(60);
     let mut out = String::new();
     let mut paragraph = |mark: &str, text: &str| {
@@ -329,8 +329,8 @@ mod tests {
         let same = compare(&example(), &example());
         assert_eq!((same.counts.len(), same.counts["unchanged"], same.exit_code()), (1, 11, 0));
         assert!(same.hops.iter().all(|moved| !moved.is_stale()) && same.otherwise.is_empty(), "{:?}", same.hops);
-        let text = table(&same, COLUMNS, Paint::Plain);
-        assert_eq!(text, "unknown    vllm: nothing says whether it is what it was (no configuration to compare)\n11 unchanged\n");
+        let said = text(&same, COLUMNS, Paint::Plain);
+        assert_eq!(said, "unknown    vllm: nothing says whether it is what it was (no configuration to compare)\n11 unchanged\n");
     }
 
     #[test]
@@ -359,22 +359,22 @@ mod tests {
     fn the_table_and_the_json_say_it() {
         let (old, new) = changed();
         let comparison = compare(&old, &new);
-        let text = table(&comparison, COLUMNS, Paint::Plain);
+        let said = text(&comparison, COLUMNS, Paint::Plain);
         for says in [
             "worse      early/close/stream: pass (1 token, 12 ms) → FAIL never-stops",
             "stale      haproxy: version was 2.6.12, is 3.3.0",
             "otherwise  setting `stop_ms` was 2000, is 100",
             "2 better, 2 worse, 2 differs, 1 new, 2 gone, 3 unchanged",
         ] {
-            assert!(text.contains(says), "{says}\n{text}");
+            assert!(said.contains(says), "{says}\n{said}");
         }
         let json = serde_json::to_string(&comparison).expect("a text");
         assert_eq!(serde_json::from_str::<Comparison>(&json).expect("a comparison"), comparison);
-        assert!(table(&comparison, COLUMNS, Paint::Colour).contains("\u{1b}[1;31mworse\u{1b}[0m"));
+        assert!(text(&comparison, COLUMNS, Paint::Colour).contains("\u{1b}[1;31mworse\u{1b}[0m"));
         for report in [example(), hostile()] {
-            let text = table(&compare(&report, &hostile()), COLUMNS, Paint::Plain);
-            assert!(text.lines().all(|line| width(line) <= COLUMNS), "{text}");
-            assert!(!text.chars().any(|c| c.is_control() && c != '\n'));
+            let said = text(&compare(&report, &hostile()), COLUMNS, Paint::Plain);
+            assert!(said.lines().all(|line| width(line) <= COLUMNS), "{said}");
+            assert!(!said.chars().any(|c| c.is_control() && c != '\n'));
         }
     }
 }

@@ -9,6 +9,8 @@ use super::super::result::{Check, Judged, Report, Source, Try, Verdict};
 use super::text::{advised, by, calendar, count, escape, ms, prose, reason, seen, tokens, way};
 use super::timeline::timeline;
 
+/// Faults that are shown unfolded.
+const OPEN_MAX: usize = 6;
 const STYLE: &str = include_str!("style.css");
 
 /// The page.
@@ -200,8 +202,10 @@ fn cells(out: &mut String, report: &Report) {
     out.push_str("small ticks below a lane: the engine was looked at. Red is what went on after the caller had left. ");
     out.push_str("The scale is logarithmic.</p>\n");
     let engine = report.hops.last().map_or("engine", |hop| hop.name.as_str());
+    let mut opened = 0;
     for (index, judged) in report.cells.iter().enumerate() {
-        let open = if judged.verdict.is_fail() { " open=\"\"" } else { "" };
+        opened += usize::from(judged.verdict.is_fail());
+        let open = if judged.verdict.is_fail() && opened <= OPEN_MAX { " open=\"\"" } else { "" };
         let says = match &judged.verdict {
             Verdict::Pass => format!("{} after, stopped after {}", seen(judged.tokens_after, tokens), seen(judged.stop_ms, ms)),
             Verdict::Fail { fault, .. } => match &judged.lost_at {
@@ -330,7 +334,7 @@ fn settings(out: &mut String, report: &Report) {
 
 #[cfg(test)]
 mod tests {
-    use super::super::example::{example, hostile};
+    use super::super::example::{example, full, hostile};
     use super::*;
 
     /// As XML, so that a parser that forgives nothing reads it: the elements that HTML leaves open are closed.
@@ -406,6 +410,7 @@ mod tests {
         assert!(page.contains(hash));
         assert_eq!(page.matches("<details class=\"card\"").count(), report.cells.len());
         assert_eq!(page.matches(" open=\"\">").count(), 2, "faults are open");
+        assert_eq!(html(&full()).matches(" open=\"\">").count(), OPEN_MAX, "a few of many are");
     }
 
     #[test]
@@ -427,7 +432,7 @@ mod tests {
     #[ignore = "writes the pages for a person to look at: KVIT_TEST_PAGES names the folder"]
     fn pages_to_look_at() {
         let folder = std::env::var_os("KVIT_TEST_PAGES").expect("a folder");
-        for (name, report) in [("example", example()), ("hostile", hostile())] {
+        for (name, report) in [("example", example()), ("hostile", hostile()), ("full", full())] {
             let folder = std::path::Path::new(&folder);
             std::fs::write(folder.join(format!("{name}.html")), html(&report)).expect("a page");
             let text = super::super::table::table(&report, 100, super::super::table::Paint::Plain);

@@ -1,5 +1,5 @@
 //! The report as a table that a person reads in ten seconds: a line for each phase, trigger and verdict, then what to change, what is
-//! missing, and how many of each verdict there are.
+//! missing, and how many of each verdict there are. Of more cells than [`CELLS_MAX`] it shows a grid, and each kind of fault once.
 //!
 //! Variants of one phase and trigger (streamed or not, shared, n) share a line where their verdict and its place are the same.
 //!
@@ -10,10 +10,13 @@ use std::fmt::Write;
 use super::super::advice;
 use super::super::cell::{Phase, Trigger};
 use super::super::result::{Check, Judged, Report, Verdict};
+use super::matrix::{grid, kinds};
 use super::text::{advised, by, calendar, clean, count, ms, pad, reason, variant, way, wrap};
 
 /// As wide as a terminal often is.
 pub const COLUMNS: usize = 100;
+/// Most cells that have lines of their own.
+pub const CELLS_MAX: usize = 24;
 /// Narrower than this the columns of figures do not fit.
 const COLUMNS_MIN: usize = 72;
 
@@ -27,7 +30,8 @@ pub enum Paint {
 }
 
 impl Paint {
-    fn verdict(self, verdict: &Verdict, text: &str) -> String {
+    /// The text in the colour of its verdict.
+    pub fn verdict(self, verdict: &Verdict, text: &str) -> String {
         let code = match verdict {
             Verdict::Pass => "32",
             Verdict::Fail { .. } => "1;31",
@@ -37,7 +41,8 @@ impl Paint {
         self.with(code, text)
     }
 
-    fn with(self, code: &str, text: &str) -> String {
+    /// The text with an ANSI code.
+    pub fn with(self, code: &str, text: &str) -> String {
         if self == Paint::Colour { format!("\u{1b}[{code}m{text}\u{1b}[0m") } else { text.to_owned() }
     }
 }
@@ -55,13 +60,14 @@ pub fn table(report: &Report, columns: usize, paint: Paint) -> String {
 }
 
 /// The verdicts that share a line.
-struct Row<'a> {
-    of: Vec<&'a Judged>,
+pub struct Row<'a> {
+    /// They are alike in what is said of them.
+    pub of: Vec<&'a Judged>,
 }
 
 impl Row<'_> {
     /// The least and the most of a figure over the row.
-    fn range(&self, of: fn(&Judged) -> Option<f64>, say: fn(f64) -> String) -> String {
+    pub fn range(&self, of: fn(&Judged) -> Option<f64>, say: fn(f64) -> String) -> String {
         let mut all: Vec<f64> = self.of.iter().filter_map(|judged| of(judged)).collect();
         all.sort_by(f64::total_cmp);
         match (all.first().copied().map(say), all.last().copied().map(say)) {
@@ -155,6 +161,9 @@ impl Page {
     }
 
     fn cells(&mut self, cells: &[Judged]) {
+        if cells.len() > CELLS_MAX && self.columns >= COLUMNS {
+            return self.many(cells);
+        }
         let columns =
             [("phase", PHASE), ("left by", TRIGGER), ("answer", VARIANT), ("verdict", VERDICT), ("tokens", AFTER), ("stopped", STOP)];
         let head: String = columns.iter().map(|(name, wide)| pad(name, *wide)).collect();
@@ -171,6 +180,18 @@ impl Page {
         }
         if cells.is_empty() {
             self.line("no cell was asked");
+        }
+    }
+
+    fn many(&mut self, cells: &[Judged]) {
+        self.line("");
+        grid(cells, self.paint).iter().for_each(|line| self.line(line));
+        self.line("");
+        for (verdict, says) in kinds(cells) {
+            for (index, line) in wrap(&says, self.columns - VERDICT).iter().enumerate() {
+                let word = self.paint.verdict(verdict, &pad(if index == 0 { verdict.word() } else { "" }, VERDICT));
+                self.line(&format!("{word}{line}"));
+            }
         }
     }
 
@@ -270,7 +291,7 @@ impl Page {
 
 #[cfg(test)]
 mod tests {
-    use super::super::example::{example, hostile};
+    use super::super::example::{example, full, hostile};
     use super::super::text::width;
     use super::*;
 
@@ -294,7 +315,7 @@ mod tests {
     #[test]
     fn no_line_is_wider_than_told_whatever_a_report_says() {
         for columns in [72, 80, COLUMNS, 160] {
-            for report in [example(), hostile()] {
+            for report in [example(), full(), hostile()] {
                 let text = table(&report, columns, Paint::Plain);
                 let wide: Vec<&str> = text.lines().filter(|line| width(line) > columns).collect();
                 assert!(wide.is_empty(), "{columns}: {wide:#?}");
@@ -322,6 +343,14 @@ mod tests {
         let shared = rows(&of("early/close"));
         assert_eq!(shared.iter().map(|row| row.of.len()).collect::<Vec<_>>(), [2, 1]);
         assert_eq!(shared[0].range(|judged| judged.tokens_after, count), "≤2");
+    }
+
+    #[test]
+    fn many_cells_are_a_grid_and_a_line_for_each_kind_of_fault() {
+        let text = table(&full(), COLUMNS, Paint::Plain);
+        assert!(text.lines().count() < 50, "ten seconds\n{text}");
+        assert!(text.contains("FAIL       never-stops at haproxy → litellm: "), "{text}");
+        assert!(table(&full(), 80, Paint::Plain).lines().count() > 100, "a narrow terminal has no room for the grid");
     }
 
     #[test]

@@ -205,6 +205,16 @@ const CASES: &[Case] = &[
         &[["early/cancel/stream", "never-stops", "sglang", ""]],
     ),
     (
+        "cancel-lost-in-router",
+        ["early/cancel/stream", "cancel-does-nothing", "vllm-router vllm", ""],
+        &[["early/cancel/stream", "cancel-does-nothing", "nginx vllm", ""], ["early/close/stream", "never-stops", "vllm-router vllm", ""]],
+    ),
+    (
+        "cancel-heard-only",
+        ["early/cancel/stream", "cancel-does-nothing", "unknown", ""],
+        &[["early/cancel/stream", "cancel-does-nothing", "vllm", ""], ["early/close/stream", "never-stops", "unknown", ""]],
+    ),
+    (
         "engine-writes-only",
         ["prefill/close/stream", "stops-at-next-write", "unknown", ""],
         &[["prefill/close/stream", "stops-at-next-write", "vllm", ""]],

@@ -36,7 +36,7 @@ words! {
 pub struct Short {
     /// The word, and the fault behind it.
     pub verdict: String,
-    /// Where it was lost.
+    /// Where it was lost, if there is more than one place.
     pub lost_at: Option<String>,
     /// See [`Judged`](super::super::result::Judged).
     pub tokens_after: Option<f64>,
@@ -114,7 +114,7 @@ pub fn compare(old: &Report, new: &Report) -> Comparison {
     let cells = |report: &Report| {
         let short = |judged: &super::super::result::Judged| Short {
             verdict: word(&judged.verdict),
-            lost_at: judged.lost_at.clone(),
+            lost_at: judged.lost_at.clone().filter(|_| judged.boundaries.len() > 1),
             tokens_after: judged.tokens_after,
             stop_ms: judged.stop_ms,
         };
@@ -201,7 +201,7 @@ fn moved(old: &[Hop], new: &[Hop]) -> Vec<Moved> {
             }
         }
         if !unknown.is_empty() {
-            let lacks = Some(format!("no {} to compare", unknown.join(", ")));
+            let lacks = Some(format!("no {} to compare", unknown.join(" and no ")));
             all.push(Moved { hop: was.name.clone(), what: "unknown".to_owned(), old: None, new: lacks });
         }
     }

@@ -6,7 +6,7 @@ use std::fmt::Write;
 
 use super::super::advice;
 use super::super::result::{Check, Judged, Report, Source, Try, Verdict};
-use super::text::{advised, by, calendar, count, escape, ms, prose, reason, seen, tokens, way};
+use super::text::{advised, by, calendar, count, escape, failed, ms, prose, reason, seen, tokens, way};
 use super::timeline::timeline;
 
 /// Faults that are shown unfolded.
@@ -208,10 +208,7 @@ fn cells(out: &mut String, report: &Report) {
         let open = if judged.verdict.is_fail() && opened <= OPEN_MAX { " open=\"\"" } else { "" };
         let says = match &judged.verdict {
             Verdict::Pass => format!("{} after, stopped after {}", seen(judged.tokens_after, tokens), seen(judged.stop_ms, ms)),
-            Verdict::Fail { fault, .. } => match &judged.lost_at {
-                Some(place) => format!("{fault}, lost at {place}"),
-                None => fault.to_string(),
-            },
+            Verdict::Fail { fault, .. } => failed(judged, *fault),
             other => reason(other).to_owned(),
         };
         let cell = judged.cell.to_string();
@@ -398,7 +395,7 @@ mod tests {
             "<td class=\"lost\">lost here<small>tap</small></td>",
             "option abortonclose",
             "how that is known",
-            "never-stops, lost at haproxy → litellm",
+            "never-stops at haproxy → litellm",
             "<b>3</b> failed",
             "1.108.7",
             "haproxy: CD-- (client left)",

@@ -7,7 +7,7 @@
 use super::super::cell::{Phase, Trigger};
 use super::super::result::{Judged, Verdict};
 use super::table::{Paint, Row};
-use super::text::{count, ms, pad, reason, width};
+use super::text::{count, failed, ms, pad, reason, width};
 
 /// Widths of the columns of phase and form.
 const PHASE: usize = 9;
@@ -70,10 +70,7 @@ pub fn kinds(cells: &[Judged]) -> Vec<(&Verdict, String)> {
     let bad = cells.iter().filter(|judged| judged.verdict != Verdict::Pass);
     for judged in bad {
         let says = match &judged.verdict {
-            Verdict::Fail { fault, .. } => match &judged.lost_at {
-                Some(place) => format!("{fault} at {place}"),
-                None => fault.to_string(),
-            },
+            Verdict::Fail { fault, .. } => failed(judged, *fault),
             other => reason(other).to_owned(),
         };
         match kinds.iter_mut().find(|(known, row)| *known == says && row.of[0].verdict.word() == judged.verdict.word()) {

@@ -11,7 +11,7 @@ use super::super::advice;
 use super::super::cell::{Phase, Trigger};
 use super::super::result::{Check, Judged, Report, Verdict};
 use super::matrix::{grid, kinds};
-use super::text::{advised, by, calendar, clean, count, ms, pad, reason, variant, way, wrap};
+use super::text::{advised, by, calendar, clean, count, failed, ms, pad, reason, variant, way, wrap};
 
 /// As wide as a terminal often is.
 pub const COLUMNS: usize = 100;
@@ -82,10 +82,7 @@ impl Row<'_> {
         let first = self.of[0];
         match &first.verdict {
             Verdict::Pass => format!("by {}", by(&first.by)),
-            Verdict::Fail { fault, .. } => match &first.lost_at {
-                Some(place) => format!("{fault} at {place}"),
-                None => fault.to_string(),
-            },
+            Verdict::Fail { fault, .. } => failed(first, *fault),
             other => reason(other).to_owned(),
         }
     }

@@ -3,7 +3,7 @@
 //! Invariant: no control character passes, and no line of [`wrap`] is wider than it was told to be.
 
 use super::super::cell::Cell;
-use super::super::result::{Hop, Judged, Source, Verdict};
+use super::super::result::{Fault, Hop, Judged, Source, Verdict};
 
 /// Text without what a terminal or a page could take for a command.
 pub fn clean(text: &str) -> String {
@@ -99,6 +99,14 @@ pub fn reason(verdict: &Verdict) -> &str {
         Verdict::Pass => "",
         Verdict::Fail { why, .. } | Verdict::NotApplicable { why } => why,
         Verdict::NotProven { missing } => missing,
+    }
+}
+
+/// What failed, and where it was lost; of a stack with one boundary the place says nothing.
+pub fn failed(judged: &Judged, fault: Fault) -> String {
+    match judged.lost_at.as_deref().filter(|_| judged.boundaries.len() > 1) {
+        Some(place) => format!("{fault} at {place}"),
+        None => fault.to_string(),
     }
 }
 

@@ -11,4 +11,5 @@ pub mod cell;
 pub mod events;
 pub mod profile;
 pub mod result;
+pub mod tap;
 pub mod verdict;

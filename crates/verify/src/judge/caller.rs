@@ -6,6 +6,7 @@
 //! Invariant: nothing is read that was not asked for, beyond one buffer; what was read is stamped when it was read.
 
 use std::net::SocketAddr;
+use std::process::Stdio;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
@@ -14,7 +15,9 @@ use http_body_util::{BodyExt, Full};
 use hyper::body::Incoming;
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use serde_json::Value;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
+use tokio::process::{Child, ChildStdout};
 use tokio::task::JoinHandle;
 
 use super::cell::Trigger;
@@ -56,6 +59,24 @@ impl Target {
         let base = uri.path().trim_end_matches('/').trim_end_matches("/v1").to_owned();
         let authority = format!("{}:{}", authority.host(), authority.port_u16().unwrap_or(80));
         Ok(Target { authority, base, headers: Vec::new(), patience: Duration::from_secs(10) })
+    }
+
+    /// Sends this key with every request. It is shown nowhere.
+    ///
+    /// # Errors
+    /// It is none.
+    pub fn key(&mut self, key: &str) -> Result<(), String> {
+        let wrong = |_| "has not one line of visible ASCII characters".to_owned();
+        let mut value = HeaderValue::from_str(&format!("Bearer {key}")).map_err(wrong)?;
+        value.set_sensitive(true);
+        self.headers.push((header::AUTHORIZATION, value));
+        Ok(())
+    }
+
+    /// Its port, if it is on this machine.
+    pub async fn port_here(&self) -> Option<u16> {
+        let at = self.address().await.ok()?;
+        at.ip().is_loopback().then_some(at.port())
     }
 
     pub(super) async fn connect(&self) -> std::io::Result<TcpStream> {
@@ -163,8 +184,20 @@ pub struct Ask {
     pub body: Value,
     /// Sent as `X-Request-Id`.
     pub id: String,
-    /// Over HTTP/2.
-    pub http2: bool,
+    /// By what it is asked.
+    pub by: By,
+}
+
+/// What a request is asked by.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum By {
+    /// A connection of its own.
+    #[default]
+    Http1,
+    /// The same with HTTP/2, so that a stream can be reset alone.
+    Http2,
+    /// `curl`, a process that can be killed.
+    Process,
 }
 
 /// How an answer ended.
@@ -195,8 +228,9 @@ pub struct Read {
 
 /// One request and what comes back.
 pub struct Caller {
-    socket: socket2::Socket,
-    _driver: Driver,
+    /// The second handle on its socket; a process has its own.
+    socket: Option<socket2::Socket>,
+    _driver: Option<Driver>,
     state: State,
     splitter: Splitter,
     /// When the request was sent.
@@ -209,6 +243,8 @@ enum State {
     Asked(JoinHandle<Result<http::Response<Incoming>, hyper::Error>>),
     Stream(Incoming),
     Whole(Incoming, Vec<u8>),
+    /// A process that writes the answer's head and body to a pipe.
+    Process(Box<Child>, ChildStdout, Vec<u8>),
     Over,
 }
 
@@ -218,11 +254,14 @@ impl Caller {
     /// # Errors
     /// [`CallerError`]: it could not be sent.
     pub async fn ask(target: &Target, ask: Ask) -> Result<Caller, CallerError> {
+        if ask.by == By::Process {
+            return Caller::process(target, &ask).await;
+        }
         let request = target.request(Method::POST, ask.path, Some(&ask.id), ask.body.to_string().into())?;
         let socket = target.connect().await?;
         let handle = socket2::SockRef::from(&socket).try_clone()?;
         let (asked, driver);
-        if ask.http2 {
+        if ask.by == By::Http2 {
             let (mut sender, connection) = hyper::client::conn::http2::handshake(TokioExecutor::new(), TokioIo::new(socket)).await?;
             driver = Driver(tokio::spawn(async move { drop(connection.await) }));
             asked = tokio::spawn(async move { sender.send_request(request).await });
@@ -232,7 +271,51 @@ impl Caller {
             asked = tokio::spawn(async move { sender.send_request(request).await });
         }
         let (sent, read) = (Instant::now(), Read::default());
-        Ok(Caller { socket: handle, _driver: driver, state: State::Asked(asked), splitter: Splitter::default(), sent, read })
+        let state = State::Asked(asked);
+        Ok(Caller { socket: Some(handle), _driver: Some(driver), state, splitter: Splitter::default(), sent, read })
+    }
+
+    /// Asks by `curl`, which is a process like any caller's.
+    async fn process(target: &Target, ask: &Ask) -> Result<Caller, CallerError> {
+        let mut command = tokio::process::Command::new("curl");
+        command.args(["-sNi", "--http1.1", "--noproxy", "*", "-X", "POST", "--data-binary", "@-"]);
+        command.args(["-H", "content-type: application/json", "-H", &format!("x-request-id: {}", ask.id), "-H", "expect:"]);
+        for (name, value) in &target.headers {
+            command.args(["-H", &format!("{name}: {}", value.to_str().unwrap_or_default())]);
+        }
+        command.arg(format!("http://{}{}{}", target.authority, target.base, ask.path));
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null()).kill_on_drop(true);
+        let mut child = command.spawn().map_err(|e| CallerError::Request(format!("curl cannot be started: {e}")))?;
+        if let Some(mut input) = child.stdin.take() {
+            input.write_all(ask.body.to_string().as_bytes()).await?;
+        }
+        let output = child.stdout.take().ok_or_else(|| CallerError::Request("curl has no output".to_owned()))?;
+        let state = State::Process(Box::new(child), output, Vec::new());
+        Ok(Caller { socket: None, _driver: None, state, splitter: Splitter::default(), sent: Instant::now(), read: Read::default() })
+    }
+
+    /// Takes what `curl` wrote: a head, then events or a whole answer.
+    fn take_output(&mut self, piece: &[u8]) {
+        let mut events = Vec::new();
+        if let State::Process(_, _, all) = &mut self.state {
+            if self.read.head.is_some() {
+                self.splitter.push(piece, &mut events);
+                all.extend_from_slice(piece);
+            } else {
+                all.extend_from_slice(piece);
+                let Some(end) = all.windows(4).position(|four| four == b"\r\n\r\n") else { return };
+                let status = std::str::from_utf8(&all[..end]).ok().and_then(|head| head.split(' ').nth(1)?.parse().ok());
+                self.read.head = Some((Instant::now(), status.unwrap_or(0)));
+                let body = all.split_off(end + 4);
+                self.splitter.push(&body, &mut events);
+                *all = body;
+            }
+            // Events are told as they come; only an answer that is none has to be kept.
+            if !events.is_empty() {
+                all.clear();
+            }
+        }
+        events.iter().for_each(|event| self.take(event));
     }
 
     /// Whether its answer has ended.
@@ -279,6 +362,17 @@ impl Caller {
                     self.take_whole(&all);
                 }
             },
+            State::Process(_, output, all) => {
+                let mut buffer = vec![0; 16 << 10];
+                match output.read(&mut buffer).await {
+                    Ok(read @ 1..) if all.len() + read <= ANSWER_BYTES_MAX => self.take_output(&buffer[..read]),
+                    _ => {
+                        let all = std::mem::take(all);
+                        // A stream's own end was its last event.
+                        if all.is_empty() { self.ends(End::Broken) } else { self.take_whole(&all) }
+                    }
+                }
+            }
             State::Over => {}
         }
     }
@@ -362,21 +456,31 @@ impl Caller {
             // Closed with unread bytes in it, a socket is reset: what has come is thrown away first, so that this one is a FIN.
             Trigger::Close | Trigger::StreamReset => {
                 self.state = State::Over;
-                if how == Trigger::Close {
-                    self.socket.shutdown(std::net::Shutdown::Write).or_else(gone)?;
+                if let Some(socket) = self.socket.as_ref().filter(|_| how == Trigger::Close) {
+                    socket.shutdown(std::net::Shutdown::Write).or_else(gone)?;
                 }
                 Ok(Left { at: Instant::now(), read: std::mem::take(&mut self.read), kept: None })
             }
             Trigger::Reset => {
-                self.socket.set_linger(Some(Duration::ZERO))?;
+                if let Some(socket) = &self.socket {
+                    socket.set_linger(Some(Duration::ZERO))?;
+                }
                 let read = std::mem::take(&mut self.read);
                 let at = Instant::now();
                 drop(self);
                 Ok(Left { at, read, kept: None })
             }
             Trigger::HalfClose => {
-                self.socket.shutdown(std::net::Shutdown::Write).or_else(gone)?;
+                if let Some(socket) = &self.socket {
+                    socket.shutdown(std::net::Shutdown::Write).or_else(gone)?;
+                }
                 Ok(Left { at: Instant::now(), read: self.read.clone(), kept: Some(self) })
+            }
+            Trigger::Kill => {
+                if let State::Process(child, ..) = &mut self.state {
+                    child.start_kill()?;
+                }
+                Ok(Left { at: Instant::now(), read: std::mem::take(&mut self.read), kept: None })
             }
             // Nothing is done to the connection: whoever reads no more, or waits for a deadline, keeps it.
             _ => Ok(Left { at: Instant::now(), read: self.read.clone(), kept: Some(self) }),

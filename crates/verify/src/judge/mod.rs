@@ -8,8 +8,14 @@
 
 pub mod caller;
 pub mod cell;
+pub mod cpu;
 pub mod events;
+pub mod neighbours;
 pub mod profile;
 pub mod result;
+pub mod run;
+pub mod settings;
+pub mod stack;
 pub mod tap;
+pub mod trial;
 pub mod verdict;

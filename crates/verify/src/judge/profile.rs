@@ -93,6 +93,8 @@ pub struct Profile {
     pub prompted: Vec<Samples>,
     /// Steps computed since the start.
     pub steps: Vec<Samples>,
+    /// Requests that were given to it since the start.
+    pub asked: Vec<Samples>,
     /// Entries of what is kept for each request.
     pub per_request: Vec<Samples>,
     /// Sums move only when a request ends.
@@ -105,6 +107,8 @@ pub struct Profile {
     pub disturbs: bool,
     /// How a request is cancelled by name, where that can be.
     pub cancel: Option<CancelBy>,
+    /// The field of a request by which it carries a deadline, in milliseconds.
+    pub deadline: Option<String>,
     /// Where the stack keeps a record of a request: the path of a GET; `{id}` is its id.
     pub record: Option<String>,
 }
@@ -159,6 +163,7 @@ impl Profile {
             generated: sum(&self.generated, &page),
             prompted: sum(&self.prompted, &page),
             steps: sum(&self.steps, &page),
+            asked: sum(&self.asked, &page),
             per_request: sum(&self.per_request, &page),
             ..Look::default()
         }

@@ -198,6 +198,8 @@ pub struct Look {
     pub prompted: Option<f64>,
     /// Steps computed since then.
     pub steps: Option<f64>,
+    /// Requests that it was given since then.
+    pub asked: Option<f64>,
     /// Entries of what is kept for each request, where that is told.
     pub per_request: Option<f64>,
 }
@@ -219,6 +221,8 @@ pub struct EngineSaw {
     pub prompt_after: Option<f64>,
     /// Steps that were computed after it.
     pub steps_after: Option<f64>,
+    /// How often the engine was given it.
+    pub asked: Option<f64>,
     /// Whether the engine was looked at between the trigger and the end.
     pub polled: bool,
 }

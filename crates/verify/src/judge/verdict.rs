@@ -156,6 +156,9 @@ impl Work {
             let why = format!("{} requests of one id passed the tap {}", tap.requests, tap.name);
             return fail(Fault::AskedAgain, why);
         }
+        if let Some(asked) = seen.engine.as_ref().and_then(|engine| engine.asked).filter(|asked| *asked > 1.0) {
+            return fail(Fault::AskedAgain, format!("the engine was given one request {asked} times"));
+        }
         if self.by.is_empty() {
             let missing = "neither counters, nor taps, nor processor time say whether the work stopped: --engine URL, --tap or --pid would";
             return Verdict::NotProven { missing: missing.to_owned() };
@@ -185,14 +188,15 @@ impl Work {
     fn goes_on(&self, cell: Cell, seen: &Try, tolerance: &Tolerance) -> Option<Verdict> {
         let left = (seen.asked_tokens.saturating_sub(seen.client.tokens)) as f64;
         let is_late = self.stop_ms.is_some_and(|ms| ms > tolerance.stop_ms);
+        let is_long = self.prompt.is_some_and(|tokens| tokens > tolerance.prompt_tokens);
         let fault = match self.tokens {
             Some(tokens) if tokens > tolerance.tokens && tokens >= 0.8 * left => Fault::NeverStops,
             Some(tokens) if tokens > tolerance.tokens => Fault::StopsLate,
             // Nothing was written before the first token, and then it stopped.
-            Some(tokens) if cell.phase == Phase::Prefill && is_late && tokens <= 2.0 => Fault::StopsAtNextWrite,
+            Some(1.0..=2.0) if cell.phase == Phase::Prefill && (is_late || is_long) => Fault::StopsAtNextWrite,
             _ if self.outlived => Fault::NeverStops,
             _ if is_late => Fault::StopsLate,
-            _ if self.prompt.is_some_and(|tokens| tokens > tolerance.prompt_tokens) => Fault::StopsLate,
+            _ if is_long => Fault::StopsLate,
             _ => return None,
         };
         let fault = match (fault, seen.cancel_confirmed) {

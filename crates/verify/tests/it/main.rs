@@ -1,5 +1,7 @@
-//! The judge from outside, against sockets of the tests' own.
+//! The judge from outside: against servers whose faults are known, and its taps against sockets of the tests' own.
 
+mod convicted;
+mod scripted;
 mod stand;
 mod tap_closes;
 mod tap_passes;

@@ -254,6 +254,9 @@ pub struct TapArgs {
     /// The header that a request is traced by.
     #[arg(long, value_name = "NAME", default_value = "x-request-id")]
     pub trace_header: String,
+    /// Where that header is not passed on: how the word in a request's body begins that it is traced by; empty to look for none.
+    #[arg(long, value_name = "TEXT", default_value = "verify-")]
+    pub trace_text: String,
     /// Most connections at a time; further ones wait in the kernel.
     #[arg(long, value_name = "NUMBER", default_value_t = 4096, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     pub connections_max: u32,

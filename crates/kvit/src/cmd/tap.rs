@@ -22,6 +22,7 @@ pub fn run(args: TapArgs) -> Result<(), Failure> {
         name: args.name,
         control: args.control,
         trace_header: args.trace_header,
+        trace_text: args.trace_text,
         connections_max: args.connections_max as usize,
         exchanges_max: args.exchanges_max as usize,
         head_bytes_max: args.head_bytes_max as usize,

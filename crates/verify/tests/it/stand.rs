@@ -77,11 +77,11 @@ impl Stand {
         self.running().page(&Which::After(0)).exchanges
     }
 
-    /// The exchanges, once this holds of them.
+    /// The exchanges, once there are any of which this holds: a tap looks at what passed when it has passed.
     pub fn seen_when(&self, holds: impl Fn(&[Exchange]) -> bool) -> Vec<Exchange> {
         for _ in 0..LOOKS {
             let seen = self.seen();
-            if holds(&seen) {
+            if !seen.is_empty() && holds(&seen) {
                 return seen;
             }
             std::thread::sleep(PAUSE);

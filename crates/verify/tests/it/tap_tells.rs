@@ -65,7 +65,8 @@ fn a_judge_learns_what_passed_after_its_trigger_and_when_each_side_closed() {
     assert_eq!((saw.down_how.as_deref(), saw.up_how.as_deref()), (Some("fin"), Some("rst")));
     // In the order in which it was, on the judge's own clock, as exactly as is said.
     let since = -trigger.duration_since(before).as_secs_f64() * 1e3;
-    let order = [Some(since), saw.request_ms, saw.head_ms, Some(0.0), saw.down_closed_ms, saw.last_byte_ms, saw.up_closed_ms, Some(ms(after))];
+    let order =
+        [Some(since), saw.request_ms, saw.head_ms, Some(0.0), saw.down_closed_ms, saw.last_byte_ms, saw.up_closed_ms, Some(ms(after))];
     let order: Vec<f64> = order.into_iter().map(|at| at.expect("it was seen")).collect();
     assert!(order.windows(2).all(|pair| pair[0] <= pair[1] + 2.0 * error), "{order:?} ±{error}");
 }
@@ -90,6 +91,7 @@ fn a_close_behind_a_whole_answer_is_the_connections() {
 fn a_request_that_was_asked_again_is_two_and_others_are_none() {
     let stand = traced();
     let _both = [streaming(&stand, "twice", 1), streaming(&stand, "twice", 2)];
+    stand.seen_when(|seen| seen.iter().map(|seen| seen.events).sum::<u64>() == 3);
     let saw = block_on(stand.client().saw("twice", Instant::now())).expect("it answers");
     assert_eq!((saw.requests, saw.events, saw.complete), (2, 3, false));
     let none = block_on(stand.client().saw("nobody", Instant::now())).expect("it answers");
@@ -97,9 +99,24 @@ fn a_request_that_was_asked_again_is_two_and_others_are_none() {
 }
 
 #[test]
+fn where_no_header_is_passed_on_a_request_is_found_by_the_word_in_its_body() {
+    let stand = traced();
+    let (caller, engine) = stand.pair();
+    let body = r#"{"prompt":"Tell a long story about verify-early-close-stream-7-1: once"}"#;
+    let ask = format!("POST / HTTP/1.1\r\nX-Trace: the gateway's own\r\nContent-Length: {}\r\n\r\n{body}", body.len());
+    say(&caller, &ask);
+    hear(&engine, ask.len());
+    stand.seen_when(|seen| seen[0].request_end_ns.is_some());
+    for (id, requests) in [("verify-early-close-stream-7-1", 1), ("the gateway's own", 1), ("verify-early-close-stream-7", 0)] {
+        assert_eq!(block_on(stand.client().saw(id, Instant::now())).expect("it answers").requests, requests, "{id}");
+    }
+}
+
+#[test]
 fn neither_a_secret_of_a_path_nor_a_body_is_kept() {
     let stand = traced();
     let _streaming = streaming(&stand, "mine", 1);
+    stand.seen_when(|seen| seen[0].events == 1);
     let page = block_on(stand.client().page(&Which::Id("mine".to_owned()))).expect("it answers");
     let text = serde_json::to_string(&page).expect("JSON");
     assert!(page.exchanges[0].path.as_deref() == Some("/v1/completions") && !text.contains("secret") && !text.contains("data:"), "{text}");

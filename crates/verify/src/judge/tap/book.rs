@@ -42,7 +42,7 @@ struct Pages {
 /// Which exchanges are asked for.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Which {
-    /// Those of an id, with their marks.
+    /// Those of an id, which stands in the traced header or is the traced word, with their marks.
     Id(String),
     /// Those with a greater number, without marks.
     After(u64),
@@ -110,7 +110,7 @@ impl Book {
         for kept in kept {
             let exchange = lock(&kept);
             match which {
-                Which::Id(id) if exchange.id.as_deref() != Some(id) => continue,
+                Which::Id(id) if ![&exchange.id, &exchange.word].iter().any(|has| has.as_deref() == Some(id)) => continue,
                 _ if exchanges.len() == PAGE_MAX => {
                     more = true;
                     break;
@@ -132,7 +132,8 @@ mod tests {
         let book = Book::new(Options { exchanges_max: 150, ..Options::default() });
         for number in 1..=200 {
             let kept = book.open(1, Protocol::Http1, number);
-            lock(&kept).id = Some(format!("id-{}", number % 2));
+            let id = Some(format!("id-{}", number % 2));
+            if number % 3 == 0 { lock(&kept).word = id } else { lock(&kept).id = id }
         }
         let page = book.page(&Which::After(0));
         assert_eq!((page.exchanges.len(), page.exchanges[0].number, page.more, page.forgotten), (PAGE_MAX, 51, true, 50));

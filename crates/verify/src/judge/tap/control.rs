@@ -39,7 +39,7 @@ pub async fn serve(listener: TcpListener, book: Arc<Book>) -> std::io::Result<()
         tokio::spawn(async move {
             let answer = hyper::service::service_fn(|request| std::future::ready(Ok::<_, Infallible>(answer(&request, &book))));
             let mut server = hyper::server::conn::http1::Builder::new();
-            server.timer(TokioTimer::new()).header_read_timeout(PATIENCE);
+            server.timer(TokioTimer::new()).header_read_timeout(PATIENCE).half_close(true);
             // Who breaks off a question has none.
             server.serve_connection(TokioIo::new(socket), answer).await.ok();
             drop(permit);

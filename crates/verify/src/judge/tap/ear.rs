@@ -13,6 +13,7 @@ use super::book::{Book, Kept, lock};
 use super::exchange::{Closed, End, Exchange, How, Protocol};
 use super::http1::{self, Body};
 use super::sse::Events;
+use super::word::Word;
 
 /// How a connection of HTTP/2 begins.
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\n";
@@ -71,6 +72,7 @@ struct Half {
     body: Option<Body>,
     kept: Option<Kept>,
     events: Option<Events>,
+    word: Word,
 }
 
 /// A request whose answer is not over.
@@ -139,10 +141,14 @@ impl Ear {
     }
 
     fn request_body(&mut self, bytes: &[u8], at: u64) -> Result<usize, String> {
-        let Some(body) = &mut self.asked.body else { return Ok(0) };
-        let (taken, over) = body.take(bytes, &mut |_| {})?;
-        if let Some(kept) = &self.asked.kept {
+        let begins = &self.book.options.trace_text;
+        let Half { body: Some(body), kept, word, .. } = &mut self.asked else { return Ok(bytes.len()) };
+        let (taken, over) = body.take(bytes, &mut |data| word.look(begins, data))?;
+        if let Some(kept) = kept {
             let mut exchange = lock(kept);
+            if exchange.word.as_deref() != word.found() {
+                exchange.word = word.found().map(str::to_owned);
+            }
             exchange.request_bytes += taken as u64;
             exchange.request_end_ns = over.then_some(at);
         }

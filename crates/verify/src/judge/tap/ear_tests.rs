@@ -37,10 +37,11 @@ fn chunked(body: &[u8], size: usize) -> Vec<u8> {
 
 fn any_exchange() -> impl Strategy<Value = Said> {
     (0..4u8, 0..6u8, 0..200usize, 1..40usize, 0..12u64).prop_map(|(request, answer, length, size, events)| {
-        let body = "a\r\n\r\n".repeat(length).into_bytes();
+        let body = ("a\r\n\r\n".repeat(length) + "verify-7").into_bytes();
         let request = match request {
             0 => b"GET /a?b=c HTTP/1.1\r\nX-Request-Id: i\r\n\r\n".to_vec(),
-            1 => [format!("POST /a HTTP/1.1\r\nx-request-id: i\r\nContent-Length: {}\r\n\r\n", body.len()).into_bytes(), body.clone()].concat(),
+            1 => [format!("POST /a HTTP/1.1\r\nx-request-id: i\r\nContent-Length: {}\r\n\r\n", body.len()).into_bytes(), body.clone()]
+                .concat(),
             2 => [b"PUT /a HTTP/1.1\r\nX-REQUEST-ID: i\r\nTransfer-Encoding: chunked\r\n\r\n".to_vec(), chunked(&body, size)].concat(),
             _ => b"\r\nHEAD /a HTTP/1.1\r\nx-request-id:i\r\n\r\n".to_vec(),
         };
@@ -96,6 +97,8 @@ proptest! {
         for (seen, said) in seen.iter().zip(&all) {
             prop_assert_eq!((&seen.unread, seen.protocol, seen.end), (&None, Protocol::Http1, Some(End::Complete)));
             prop_assert_eq!((seen.id.as_deref(), seen.path.as_deref()), (Some("i"), Some("/a")));
+            let has_body = matches!(seen.method.as_deref(), Some("POST" | "PUT"));
+            prop_assert_eq!(seen.word.as_deref(), has_body.then_some("verify-7"));
             prop_assert_eq!((seen.status, seen.events), (Some(said.status), said.events));
             let blank = said.request.iter().take_while(|byte| b"\r\n".contains(byte)).count();
             prop_assert_eq!((seen.request_bytes, seen.response_bytes), ((said.request.len() - blank) as u64, said.answer.len() as u64));

@@ -76,6 +76,9 @@ pub struct Exchange {
     pub protocol: Protocol,
     /// The id that it was traced by.
     pub id: Option<String>,
+    /// The last word of the request's body that begins as the words of a judge do: another way to trace it.
+    #[serde(default)]
+    pub word: Option<String>,
     /// `POST`, …
     pub method: Option<String>,
     /// Without what stands behind `?`.
@@ -127,6 +130,7 @@ impl Exchange {
             connection,
             protocol,
             id: None,
+            word: None,
             method: None,
             path: None,
             request_ns: at_ns,
@@ -186,7 +190,7 @@ impl Exchange {
     pub fn after(&self, at_ns: i128) -> (u64, u64) {
         let until = self.marks.iter().rev().find(|mark| i128::from(mark.at_ns) <= at_ns);
         let (bytes, events) = until.map_or((0, 0), |mark| (mark.bytes, mark.events));
-        (self.response_bytes - bytes, self.events - events)
+        (self.response_bytes.saturating_sub(bytes), self.events.saturating_sub(events))
     }
 }
 

@@ -64,11 +64,14 @@ pub struct Response {
 /// Where a head ends: behind its empty line, of which a part may stand before `from`.
 pub fn head_end(bytes: &[u8], from: usize) -> Option<usize> {
     let from = from.saturating_sub(3);
-    memchr::memchr_iter(b'\n', &bytes[from..]).map(|at| from + at + 1).find(|&at| match &bytes[at..] {
-        [b'\n', ..] => true,
-        [b'\r', b'\n', ..] => true,
-        _ => false,
-    }).map(|at| at + if bytes[at] == b'\n' { 1 } else { 2 })
+    memchr::memchr_iter(b'\n', &bytes[from..])
+        .map(|at| from + at + 1)
+        .find(|&at| match &bytes[at..] {
+            [b'\n', ..] => true,
+            [b'\r', b'\n', ..] => true,
+            _ => false,
+        })
+        .map(|at| at + if bytes[at] == b'\n' { 1 } else { 2 })
 }
 
 /// Whether a request's head can begin so.
@@ -87,7 +90,8 @@ pub fn can_be_request(begun: &[u8]) -> Result<(), String> {
 /// It cannot.
 pub fn can_be_response(begun: &[u8]) -> Result<(), String> {
     let mut headers = [const { std::mem::MaybeUninit::uninit() }; HEADERS_MAX];
-    let said = httparse::ParserConfig::default().parse_response_with_uninit_headers(&mut httparse::Response::new(&mut []), begun, &mut headers);
+    let said =
+        httparse::ParserConfig::default().parse_response_with_uninit_headers(&mut httparse::Response::new(&mut []), begun, &mut headers);
     said.map(drop).map_err(|e| format!("no answer of HTTP/1.1: {e}"))
 }
 

@@ -16,6 +16,7 @@ mod exchange;
 mod http1;
 mod link;
 mod sse;
+mod word;
 
 use std::net::{SocketAddr, TcpListener};
 use std::sync::Arc;
@@ -37,6 +38,9 @@ pub struct Options {
     pub control: String,
     /// The header that an exchange is traced by.
     pub trace_header: String,
+    /// Where a stack does not pass that header: how the word in a request's body begins that it is traced by. Nothing is looked for if it is
+    /// empty.
+    pub trace_text: String,
     /// Most connections at a time; further ones wait in the kernel until one is over.
     pub connections_max: usize,
     /// Most exchanges that are remembered; the oldest are forgotten first.
@@ -53,6 +57,7 @@ impl Default for Options {
             name: "tap".to_owned(),
             control: "127.0.0.1:0".to_owned(),
             trace_header: "x-request-id".to_owned(),
+            trace_text: "verify-".to_owned(),
             connections_max: 4096,
             exchanges_max: 1024,
             head_bytes_max: 64 << 10,

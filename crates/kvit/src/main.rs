@@ -56,6 +56,7 @@ fn run(cli: Cli) -> Result<(), Failure> {
         Command::Museum(args) => cmd::museum::run(&args),
         Command::Soak(args) => cmd::soak::run(&args, cli.config.as_deref(), cli.cache.as_deref()),
         Command::Conformance(args) => cmd::conformance::run(&args),
+        Command::Tap(args) => cmd::tap::run(args),
         Command::Bench(cli::BenchCommand::Forward(args)) => cmd::bench::run(&args, cli.cache),
         Command::Key(args) => cmd::key::run(&args),
         Command::Config { json: false } => out::line(config::markdown().trim_end()),

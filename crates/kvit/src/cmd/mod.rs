@@ -19,6 +19,7 @@ mod signals;
 pub mod sim;
 pub mod soak;
 mod stored;
+pub mod tap;
 pub mod trace;
 pub mod worker;
 

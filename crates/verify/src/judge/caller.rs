@@ -79,7 +79,7 @@ impl Target {
         at.ip().is_loopback().then_some(at.port())
     }
 
-    async fn connect(&self) -> std::io::Result<TcpStream> {
+    pub(super) async fn connect(&self) -> std::io::Result<TcpStream> {
         let late = |_| std::io::Error::new(std::io::ErrorKind::TimedOut, format!("no connection within {:?}", self.patience));
         let socket = tokio::time::timeout(self.patience, TcpStream::connect(&self.authority)).await.map_err(late)??;
         socket.set_nodelay(true)?;
@@ -94,7 +94,7 @@ impl Target {
         self.connect().await?.peer_addr()
     }
 
-    fn request(&self, method: Method, path: &str, id: Option<&str>, body: Bytes) -> Result<Request<Full<Bytes>>, CallerError> {
+    pub(super) fn request(&self, method: Method, path: &str, id: Option<&str>, body: Bytes) -> Result<Request<Full<Bytes>>, CallerError> {
         let mut request = Request::builder().method(method).uri(format!("{}{path}", self.base)).header(header::HOST, &self.authority);
         for (name, value) in &self.headers {
             request = request.header(name, value);
@@ -147,7 +147,7 @@ pub enum CallerError {
     Late,
 }
 
-async fn whole(mut body: Incoming) -> Result<Vec<u8>, CallerError> {
+pub(super) async fn whole(mut body: Incoming) -> Result<Vec<u8>, CallerError> {
     let mut all = Vec::new();
     while let Some(frame) = body.frame().await {
         if let Ok(data) = frame?.into_data() {
@@ -161,7 +161,13 @@ async fn whole(mut body: Incoming) -> Result<Vec<u8>, CallerError> {
 }
 
 /// The task that drives a connection; it ends with this.
-struct Driver(JoinHandle<()>);
+pub(super) struct Driver(JoinHandle<()>);
+
+impl Driver {
+    pub(super) fn new(task: JoinHandle<()>) -> Driver {
+        Driver(task)
+    }
+}
 
 impl Drop for Driver {
     fn drop(&mut self) {

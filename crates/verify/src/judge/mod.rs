@@ -20,5 +20,6 @@ pub mod result;
 pub mod run;
 pub mod settings;
 pub mod stack;
+pub mod tap;
 pub mod trial;
 pub mod verdict;

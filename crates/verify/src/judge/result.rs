@@ -158,6 +158,27 @@ pub struct TapSaw {
     pub events_after: u64,
     /// Whether the answer came to its own end.
     pub complete: bool,
+    /// When the head of the answer passed, and its status.
+    #[serde(default)]
+    pub head_ms: Option<f64>,
+    /// See `head_ms`.
+    #[serde(default)]
+    pub status: Option<u16>,
+    /// All bytes and events of the answer.
+    #[serde(default)]
+    pub bytes: u64,
+    /// See `bytes`.
+    #[serde(default)]
+    pub events: u64,
+    /// Bytes and events of the answer that passed after the caller's side had closed.
+    #[serde(default)]
+    pub bytes_after_close: u64,
+    /// See `bytes_after_close`.
+    #[serde(default)]
+    pub events_after_close: u64,
+    /// How wrong its times can be: two clocks were compared.
+    #[serde(default)]
+    pub clock_error_ms: Option<f64>,
 }
 
 /// One look at an engine.

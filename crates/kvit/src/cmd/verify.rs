@@ -113,7 +113,7 @@ pub fn run(args: &VerifyArgs) -> Result<(), Failure> {
     files(args, &report)?;
     out::line(report::table::table(&report, out::width(), report::table::Paint::Plain).trim_end())?;
     if let Some(old) = old {
-        out::line(report::compare::text(&report::compare::compare(&old, &report), out::width()).trim_end())?;
+        out::line(report::compare::text(&report::compare::compare(&old, &report), out::width(), report::table::Paint::Plain).trim_end())?;
     }
     match report.exit_code() {
         0 => Ok(()),

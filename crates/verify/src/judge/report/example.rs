@@ -26,6 +26,7 @@ fn tap(name: &str, down: Option<f64>, up: Option<f64>, events_after: u64) -> Tap
         bytes_after: events_after * 170,
         events_after,
         complete: events_after > 3,
+        ..TapSaw::default()
     }
 }
 

@@ -52,8 +52,12 @@ pub enum Command {
     Museum(crate::cmd::museum::MuseumArgs),
     /// Let very many callers come and go in every phase, and tell whether anything is left of them.
     Soak(Box<crate::cmd::soak::SoakArgs>),
+    /// Judge a stack, anybody's: does a caller's leaving stop the work, what is wasted, what comes back, and where the signal is lost.
+    Verify(Box<crate::cmd::verify::VerifyArgs>),
     /// Judge a worker, anybody's, by the protocol: a scripted gateway, and a case for each promise of session.proto.
     Conformance(ConformanceArgs),
+    /// Pass bytes between two hops of a stack, unchanged, and tell what of each request passed and who closed when, until SIGINT or SIGTERM.
+    Tap(TapArgs),
     /// Measure this machine.
     #[command(subcommand)]
     Bench(BenchCommand),
@@ -232,4 +236,39 @@ pub struct ConformanceArgs {
     /// Print JSON.
     #[arg(long)]
     pub json: bool,
+}
+
+/// `kvit tap LISTEN UPSTREAM`
+#[derive(Debug, Args)]
+pub struct TapArgs {
+    /// Where it takes connections; port 0 picks a free one and prints it.
+    #[arg(value_name = "LISTEN")]
+    pub listen: String,
+    /// Where it passes them to: HOST:PORT.
+    #[arg(value_name = "UPSTREAM")]
+    pub upstream: String,
+    /// What it is called in reports.
+    #[arg(long, value_name = "NAME", default_value = "tap")]
+    pub name: String,
+    /// Where it is asked what it saw: GET /exchanges?id=ID, GET /exchanges?after=NUMBER, GET /clock. Port 0 picks a free one.
+    #[arg(long, value_name = "HOST:PORT", default_value = "127.0.0.1:0")]
+    pub control: String,
+    /// The header that a request is traced by.
+    #[arg(long, value_name = "NAME", default_value = "x-request-id")]
+    pub trace_header: String,
+    /// Where that header is not passed on: how the word in a request's body begins that it is traced by; empty to look for none.
+    #[arg(long, value_name = "TEXT", default_value = "verify-")]
+    pub trace_text: String,
+    /// Most connections at a time; further ones wait in the kernel.
+    #[arg(long, value_name = "NUMBER", default_value_t = 4096, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    pub connections_max: u32,
+    /// Most requests that are remembered; the oldest are forgotten first.
+    #[arg(long, value_name = "NUMBER", default_value_t = 1024, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    pub exchanges_max: u32,
+    /// Longest head of a request or an answer that is read along; a connection with a longer one is passed and only counted.
+    #[arg(long, value_name = "BYTES", default_value_t = 65_536, value_parser = clap::value_parser!(u32).range(64..=16_777_216))]
+    pub head_bytes_max: u32,
+    /// Most pieces of one answer whose times are remembered one by one; of a longer one only every second, fourth, ... is.
+    #[arg(long, value_name = "NUMBER", default_value_t = 2048, value_parser = clap::value_parser!(u32).range(2..=1_000_000))]
+    pub marks_max: u32,
 }

@@ -3,3 +3,4 @@
 //! Invariant: sees only what crosses the wire. It imports the wire and the words for it, and cannot peek into a worker or a gateway.
 
 pub mod conformance;
+pub mod judge;

@@ -19,7 +19,9 @@ mod signals;
 pub mod sim;
 pub mod soak;
 mod stored;
+pub mod tap;
 pub mod trace;
+pub mod verify;
 pub mod worker;
 
 use ::model::kernel::Isa as KernelIsa;

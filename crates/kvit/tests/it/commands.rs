@@ -137,7 +137,7 @@ fn every_command_that_answers_has_a_machines_form() {
     let mut found = Vec::new();
     leaves(&[], &mut found);
     let with = |json: bool| found.iter().filter(|(_, h)| h.contains("--json") == json).map(|(c, _)| c.as_str()).collect::<Vec<_>>();
-    assert_eq!(with(false), ["serve", "worker", "gateway"], "they answer over HTTP and gRPC, and print the one line that says where");
+    assert_eq!(with(false), ["serve", "worker", "gateway", "tap"], "they answer over HTTP and gRPC, and print where");
     let expected = [
         "model pull",
         "model list",

@@ -38,6 +38,7 @@ mod servers;
 mod soak;
 mod stalled;
 mod storm;
+mod tap;
 mod worker;
 
 use std::path::Path;

@@ -1,0 +1,185 @@
+//! `kvit verify`: what the judge found of a stack, as a table for a person and as files for machines.
+//!
+//! Invariant: exit code 0 says that no cell and no check failed and that something passed; 2 that nothing could be judged.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::Context;
+use clap::Args;
+use verify::judge::caller::Target;
+use verify::judge::cell::{Cell, Set};
+use verify::judge::cpu::Processes;
+use verify::judge::profile::Profile;
+use verify::judge::report;
+use verify::judge::result::{Judged, Report};
+use verify::judge::settings::Settings;
+use verify::judge::stack::{Stack, Unjudged};
+use verify::judge::tap::TapClient;
+
+use crate::failure::Failure;
+use crate::out;
+
+/// `kvit verify URL`
+#[derive(Debug, Args)]
+pub struct VerifyArgs {
+    /// Where the stack is asked, as its callers ask it.
+    #[arg(default_value = "http://127.0.0.1:8000")]
+    pub url: String,
+    /// Ask the common questions only (the default): under a minute on most stacks.
+    #[arg(long, conflicts_with_all = ["full", "cell"])]
+    pub quick: bool,
+    /// Ask every question that makes sense.
+    #[arg(long, conflicts_with = "cell")]
+    pub full: bool,
+    /// Ask this question, as `early/close/stream`; may be given more than once.
+    #[arg(long, value_name = "PHASE/TRIGGER/FORM")]
+    pub cell: Vec<Cell>,
+    /// The model to ask for; else the first that the stack names.
+    #[arg(long, value_name = "NAME")]
+    pub model: Option<String>,
+    /// Where the engine's counters are, if they are not where the stack is.
+    #[arg(long, value_name = "URL")]
+    pub engine: Option<String>,
+    /// How the counters are read: kvit, vllm, sglang, llamacpp, tgi, dynamo, a file with a mapping, or none. Else it is looked at.
+    #[arg(long, value_name = "NAME|FILE")]
+    pub profile: Option<String>,
+    /// A tap in the stack, by where it reports, in the order of the hops from the caller on; may be given more than once.
+    #[arg(long, value_name = "HOST:PORT")]
+    pub tap: Vec<String>,
+    /// A process of the engine on this machine; may be given more than once. Else whoever listens at the engine's port, if that is here.
+    #[arg(long, value_name = "PID")]
+    pub pid: Vec<u32>,
+    /// A file with the API key that the stack is asked with.
+    #[arg(long, value_name = "FILE")]
+    pub key_file: Option<PathBuf>,
+    /// Settings (TOML): tries, tolerances, limits.
+    #[arg(long, value_name = "FILE")]
+    pub settings: Option<PathBuf>,
+    /// Times that each question is asked.
+    #[arg(long, value_name = "N")]
+    pub tries: Option<u64>,
+    /// Tokens that a request asks for.
+    #[arg(long, value_name = "N")]
+    pub max_tokens: Option<u64>,
+    /// Never look at the engine between a departure and its end.
+    #[arg(long)]
+    pub passive: bool,
+    /// Look at it there, even if that disturbs it.
+    #[arg(long, conflicts_with = "passive")]
+    pub poll: bool,
+    /// Ask each question with looks and without, and tell whether looking changed the answer.
+    #[arg(long)]
+    pub both_ways: bool,
+    /// Compare with an earlier report (JSON).
+    #[arg(long, value_name = "FILE")]
+    pub compare: Option<PathBuf>,
+    /// Write the report as JSON.
+    #[arg(long, value_name = "FILE")]
+    pub json: Option<PathBuf>,
+    /// Write it as JUnit's XML.
+    #[arg(long, value_name = "FILE")]
+    pub junit: Option<PathBuf>,
+    /// Write it as a page of HTML that needs nothing else.
+    #[arg(long, value_name = "FILE")]
+    pub html: Option<PathBuf>,
+}
+
+/// Judges a stack.
+pub fn run(args: &VerifyArgs) -> Result<(), Failure> {
+    let settings = settings(args)?;
+    let target = target(args, &args.url)?;
+    let engine = args.engine.as_deref().map(|url| target_at(url)).transpose()?;
+    let profile = args.profile.as_deref().map(profile).transpose()?;
+    let taps = args.tap.iter().map(|at| TapClient::new(at)).collect::<Result<Vec<_>, _>>().map_err(Failure::Usage)?;
+    let old = args.compare.as_deref().map(|file| report::json::read(&text(file)?).map_err(|e| Failure::Usage(format!("{}: {e}", file.display())))).transpose()?;
+    let cells = match (&*args.cell, args.full) {
+        ([], false) => Set::Quick.cells(),
+        ([], true) => Set::Full.cells(),
+        (cells, _) => cells.to_vec(),
+    };
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
+    let judged = runtime.block_on(async {
+        let port = engine.as_ref().unwrap_or(&target).port_here().await;
+        let mut stack = Stack::meet(target, args.model.clone(), engine, profile.flatten(), args.profile.as_deref() != Some("none")).await?;
+        stack.processes = match &*args.pid {
+            [] => port.and_then(Processes::listening),
+            pids => Some(Processes::of(pids).map_err(|why| Unjudged::Control(why))?),
+        };
+        stack.taps = taps;
+        verify::judge::run::run(stack, &settings, &cells, told).await
+    });
+    let mut report = judged.map_err(|why| Failure::Usage(why.to_string()))?;
+    report.cells.iter_mut().for_each(|of| of.advice = verify::judge::advice::advise(of, &report.hops));
+    files(args, &report)?;
+    out::line(report::table::table(&report, out::width(), report::table::Paint::Plain).trim_end())?;
+    if let Some(old) = old {
+        out::line(report::compare::text(&report::compare::compare(&old, &report), out::width(), report::table::Paint::Plain).trim_end())?;
+    }
+    match report.exit_code() {
+        0 => Ok(()),
+        2 => Err(Failure::Usage("nothing could be judged; what is missing stands above".to_owned())),
+        _ => Err(Failure::Other(anyhow::anyhow!("{} failed", report.count("FAIL")))),
+    }
+}
+
+fn told(of: &Judged) {
+    eprintln!("{:<10} {}", of.verdict.word(), of.cell);
+}
+
+fn text(file: &Path) -> Result<String, Failure> {
+    std::fs::read_to_string(file).with_context(|| file.display().to_string()).map_err(Failure::Other)
+}
+
+fn settings(args: &VerifyArgs) -> Result<Settings, Failure> {
+    let mut settings = match &args.settings {
+        Some(file) => Settings::parse(&text(file)?).map_err(|why| Failure::Usage(format!("{}: {why}", file.display())))?,
+        // Under a minute.
+        None => Settings { tries: if args.full { 3 } else { 1 }, ..Settings::default() },
+    };
+    settings.tries = args.tries.unwrap_or(settings.tries);
+    settings.max_tokens = args.max_tokens.unwrap_or(settings.max_tokens);
+    if args.passive || args.poll {
+        settings.poll = Some(args.poll);
+    }
+    settings.both_ways |= args.both_ways;
+    settings.check().map_err(Failure::Usage)?;
+    Ok(settings)
+}
+
+fn target_at(url: &str) -> Result<Target, Failure> {
+    Target::parse(url).map_err(Failure::Usage)
+}
+
+fn target(args: &VerifyArgs, url: &str) -> Result<Target, Failure> {
+    let mut target = target_at(url)?;
+    if let Some(file) = &args.key_file {
+        target.key(text(file)?.trim()).map_err(|why| Failure::Usage(format!("{}: {why}", file.display())))?;
+    }
+    Ok(target)
+}
+
+/// A profile by its name, `None` for none, or a file's.
+fn profile(name: &str) -> Result<Option<Profile>, Failure> {
+    if name == "none" {
+        return Ok(None);
+    }
+    if let Some(known) = Profile::named(name) {
+        return Ok(Some(known));
+    }
+    let file = Path::new(name);
+    if !file.exists() {
+        let known = Profile::built_in().iter().map(|profile| profile.name.clone()).collect::<Vec<_>>().join(", ");
+        return Err(Failure::Usage(format!("the profile `{name}` is none of {known}, none, and no file")));
+    }
+    Profile::parse(&text(file)?).map(Some).map_err(|why| Failure::Usage(format!("{name}: {why}")))
+}
+
+fn files(args: &VerifyArgs, report: &Report) -> Result<(), Failure> {
+    let write = |file: &Option<PathBuf>, text: &dyn Fn() -> String| match file {
+        Some(file) => std::fs::write(file, text()).with_context(|| file.display().to_string()).map_err(Failure::Other),
+        None => Ok(()),
+    };
+    write(&args.json, &|| report::json::write(report).unwrap_or_default())?;
+    write(&args.junit, &|| report::junit::junit(report))?;
+    write(&args.html, &|| report::html::html(report))
+}

@@ -1,0 +1,352 @@
+//! A caller as a judge needs it: it stamps what comes, and leaves in every way that there is, at a moment that it is told.
+//!
+//! The connection is hyper's, and a second handle on its socket is ours: so a close can be a FIN or an RST, one side can be closed alone, and a
+//! caller can stop reading without anybody behind it going on.
+//!
+//! Invariant: nothing is read that was not asked for, beyond one buffer; what was read is stamped when it was read.
+
+use std::process::Stdio;
+use std::time::{Duration, Instant};
+
+use http::{Method, header};
+use http_body_util::BodyExt;
+use hyper::body::Incoming;
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use serde_json::Value;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::process::{Child, ChildStdout};
+use tokio::task::JoinHandle;
+
+use super::cell::Trigger;
+use super::events::{Event, Splitter};
+use super::target::{ANSWER_BYTES_MAX, Driver};
+
+pub use super::target::{CallerError, Target};
+
+/// How a run is asked for.
+#[derive(Clone, Debug)]
+pub struct Ask {
+    /// `/v1/chat/completions` or another.
+    pub path: &'static str,
+    /// As JSON.
+    pub body: Value,
+    /// Sent as `X-Request-Id`.
+    pub id: String,
+    /// By what it is asked.
+    pub by: By,
+}
+
+/// What a request is asked by.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum By {
+    /// A connection of its own.
+    #[default]
+    Http1,
+    /// The same with HTTP/2, so that a stream can be reset alone.
+    Http2,
+    /// `curl`, a process that can be killed.
+    Process,
+}
+
+/// How an answer ended.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum End {
+    /// As it should.
+    Complete,
+    /// With an error of the stack's.
+    Error,
+    /// The connection was closed, or broke.
+    Broken,
+}
+
+/// What was read of an answer so far.
+#[derive(Clone, Debug, Default)]
+pub struct Read {
+    /// When the head came, and its status.
+    pub head: Option<(Instant, u16)>,
+    /// When each token came, as far as they can be counted.
+    pub tokens: Vec<Instant>,
+    /// What was said, one text an answer.
+    pub texts: Vec<String>,
+    /// What the stack says of the tokens.
+    pub usage: Option<(u64, u64)>,
+    /// When it ended, and how.
+    pub end: Option<(Instant, End)>,
+}
+
+/// One request and what comes back.
+pub struct Caller {
+    /// The second handle on its socket; a process has its own.
+    socket: Option<socket2::Socket>,
+    _driver: Option<Driver>,
+    state: State,
+    splitter: Splitter,
+    /// When the request was sent.
+    pub sent: Instant,
+    /// What was read.
+    pub read: Read,
+}
+
+enum State {
+    Asked(JoinHandle<Result<http::Response<Incoming>, hyper::Error>>),
+    Stream(Incoming),
+    Whole(Incoming, Vec<u8>),
+    /// A process that writes the answer's head and body to a pipe.
+    Process(Box<Child>, ChildStdout, Vec<u8>),
+    Over,
+}
+
+impl Caller {
+    /// Sends a request on a connection of its own.
+    ///
+    /// # Errors
+    /// [`CallerError`]: it could not be sent.
+    pub async fn ask(target: &Target, ask: Ask) -> Result<Caller, CallerError> {
+        if ask.by == By::Process {
+            return Caller::process(target, &ask).await;
+        }
+        let request = target.request(Method::POST, ask.path, Some(&ask.id), ask.body.to_string().into())?;
+        let socket = target.connect().await?;
+        let handle = socket2::SockRef::from(&socket).try_clone()?;
+        let (asked, driver);
+        if ask.by == By::Http2 {
+            let (mut sender, connection) = hyper::client::conn::http2::handshake(TokioExecutor::new(), TokioIo::new(socket)).await?;
+            driver = Driver::new(tokio::spawn(async move { drop(connection.await) }));
+            asked = tokio::spawn(async move { sender.send_request(request).await });
+        } else {
+            let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(socket)).await?;
+            driver = Driver::new(tokio::spawn(async move { drop(connection.await) }));
+            asked = tokio::spawn(async move { sender.send_request(request).await });
+        }
+        let (sent, read) = (Instant::now(), Read::default());
+        let state = State::Asked(asked);
+        Ok(Caller { socket: Some(handle), _driver: Some(driver), state, splitter: Splitter::default(), sent, read })
+    }
+
+    /// Asks by `curl`, which is a process like any caller's.
+    async fn process(target: &Target, ask: &Ask) -> Result<Caller, CallerError> {
+        let mut command = tokio::process::Command::new("curl");
+        command.args(["-sNi", "--http1.1", "--noproxy", "*", "-X", "POST", "--data-binary", "@-"]);
+        command.args(["-H", "content-type: application/json", "-H", &format!("x-request-id: {}", ask.id), "-H", "expect:"]);
+        for (name, value) in &target.headers {
+            command.args(["-H", &format!("{name}: {}", value.to_str().unwrap_or_default())]);
+        }
+        command.arg(format!("http://{}{}{}", target.authority, target.base, ask.path));
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null()).kill_on_drop(true);
+        let mut child = command.spawn().map_err(|e| CallerError::Request(format!("curl cannot be started: {e}")))?;
+        if let Some(mut input) = child.stdin.take() {
+            input.write_all(ask.body.to_string().as_bytes()).await?;
+        }
+        let output = child.stdout.take().ok_or_else(|| CallerError::Request("curl has no output".to_owned()))?;
+        let state = State::Process(Box::new(child), output, Vec::new());
+        Ok(Caller { socket: None, _driver: None, state, splitter: Splitter::default(), sent: Instant::now(), read: Read::default() })
+    }
+
+    /// Takes what `curl` wrote: a head, then events or a whole answer.
+    fn take_output(&mut self, piece: &[u8]) {
+        let mut events = Vec::new();
+        if let State::Process(_, _, all) = &mut self.state {
+            if self.read.head.is_some() {
+                self.splitter.push(piece, &mut events);
+                all.extend_from_slice(piece);
+            } else {
+                all.extend_from_slice(piece);
+                let Some(end) = all.windows(4).position(|four| four == b"\r\n\r\n") else { return };
+                let status = std::str::from_utf8(&all[..end]).ok().and_then(|head| head.split(' ').nth(1)?.parse().ok());
+                self.read.head = Some((Instant::now(), status.unwrap_or(0)));
+                let body = all.split_off(end + 4);
+                self.splitter.push(&body, &mut events);
+                *all = body;
+            }
+            // Events are told as they come; only an answer that is none has to be kept.
+            if !events.is_empty() {
+                all.clear();
+            }
+        }
+        events.iter().for_each(|event| self.take(event));
+    }
+
+    /// Whether its answer has ended.
+    pub fn is_over(&self) -> bool {
+        self.read.end.is_some()
+    }
+
+    /// Reads the next piece of it, if it has not ended.
+    pub async fn next(&mut self) {
+        match &mut self.state {
+            State::Asked(answer) => match answer.await {
+                Ok(Ok(answer)) => {
+                    self.read.head = Some((Instant::now(), answer.status().as_u16()));
+                    let kind = answer.headers().get(header::CONTENT_TYPE).and_then(|kind| kind.to_str().ok()).unwrap_or_default();
+                    let is_stream = kind.starts_with("text/event-stream");
+                    self.state = if is_stream { State::Stream(answer.into_body()) } else { State::Whole(answer.into_body(), Vec::new()) };
+                }
+                _ => self.ends(End::Broken),
+            },
+            State::Stream(body) => match body.frame().await {
+                Some(Ok(frame)) => {
+                    if let Ok(data) = frame.into_data() {
+                        let mut events = Vec::new();
+                        self.splitter.push(&data, &mut events);
+                        events.iter().for_each(|event| self.take(event));
+                    }
+                }
+                Some(Err(_)) => self.ends(End::Broken),
+                // A stream that ends without its last word broke off.
+                None => self.ends(End::Broken),
+            },
+            State::Whole(body, all) => match body.frame().await {
+                Some(Ok(frame)) => {
+                    if let Ok(data) = frame.into_data() {
+                        all.extend_from_slice(&data);
+                    }
+                    if all.len() > ANSWER_BYTES_MAX {
+                        self.ends(End::Broken);
+                    }
+                }
+                Some(Err(_)) => self.ends(End::Broken),
+                None => {
+                    let all = std::mem::take(all);
+                    self.take_whole(&all);
+                }
+            },
+            State::Process(_, output, all) => {
+                let mut buffer = vec![0; 16 << 10];
+                match output.read(&mut buffer).await {
+                    Ok(read @ 1..) if all.len() + read <= ANSWER_BYTES_MAX => self.take_output(&buffer[..read]),
+                    _ => {
+                        let all = std::mem::take(all);
+                        // A stream's own end was its last event.
+                        if all.is_empty() { self.ends(End::Broken) } else { self.take_whole(&all) }
+                    }
+                }
+            }
+            State::Over => {}
+        }
+    }
+
+    fn ends(&mut self, how: End) {
+        self.read.end.get_or_insert((Instant::now(), how));
+        self.state = State::Over;
+    }
+
+    fn take(&mut self, event: &Event) {
+        match event {
+            Event::Done => self.ends(End::Complete),
+            Event::Said { index, text, counts } => {
+                if *counts {
+                    self.read.tokens.push(Instant::now());
+                }
+                self.text(*index).push_str(text);
+            }
+            Event::Usage { prompt, generated } => self.read.usage = Some((*prompt, *generated)),
+            Event::Error => self.ends(End::Error),
+        }
+    }
+
+    fn text(&mut self, index: usize) -> &mut String {
+        let index = index.min(super::events::CHOICES_MAX - 1);
+        if self.read.texts.len() <= index {
+            self.read.texts.resize(index + 1, String::new());
+        }
+        &mut self.read.texts[index]
+    }
+
+    fn take_whole(&mut self, all: &[u8]) {
+        let status = self.read.head.map_or(0, |(_, status)| status);
+        let answer: Option<Value> = serde_json::from_slice(all).ok();
+        let Some(answer) = answer.filter(|answer| (200..300).contains(&status) && answer.get("error").is_none()) else {
+            return self.ends(End::Error);
+        };
+        for choice in answer["choices"].as_array().into_iter().flatten() {
+            let index = choice["index"].as_u64().and_then(|index| usize::try_from(index).ok()).unwrap_or(0);
+            let said = choice["message"]["content"].as_str().or(choice["text"].as_str()).unwrap_or_default();
+            self.text(index).push_str(said);
+        }
+        let count = |name: &str| answer["usage"][name].as_u64();
+        self.read.usage = count("prompt_tokens").zip(count("completion_tokens"));
+        let now = Instant::now();
+        let generated = self.read.usage.map_or(0, |(_, generated)| generated);
+        self.read.tokens.extend((0..generated).map(|_| now));
+        self.ends(End::Complete);
+    }
+
+    /// Reads until the head is there. Whether it is.
+    pub async fn head(&mut self) -> bool {
+        while self.read.head.is_none() && !self.is_over() {
+            self.next().await;
+        }
+        self.read.head.is_some()
+    }
+
+    /// Reads until so many tokens are there. Whether they are.
+    pub async fn tokens(&mut self, count: usize) -> bool {
+        while self.read.tokens.len() < count && !self.is_over() {
+            self.next().await;
+        }
+        self.read.tokens.len() >= count
+    }
+
+    /// Reads to the end.
+    pub async fn rest(&mut self) -> End {
+        while !self.is_over() {
+            self.next().await;
+        }
+        self.read.end.map_or(End::Broken, |(_, how)| how)
+    }
+
+    /// Leaves in a way that ends the connection, or a part of it. What the other side sees of it is what that way is called.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub fn leave(mut self, how: Trigger) -> std::io::Result<Left> {
+        match how {
+            // Closed with unread bytes in it, a socket is reset: what has come is thrown away first, so that this one is a FIN.
+            Trigger::Close | Trigger::StreamReset => {
+                self.state = State::Over;
+                if let Some(socket) = self.socket.as_ref().filter(|_| how == Trigger::Close) {
+                    socket.shutdown(std::net::Shutdown::Write).or_else(gone)?;
+                }
+                Ok(Left { at: Instant::now(), read: std::mem::take(&mut self.read), kept: None })
+            }
+            Trigger::Reset => {
+                if let Some(socket) = &self.socket {
+                    socket.set_linger(Some(Duration::ZERO))?;
+                }
+                let read = std::mem::take(&mut self.read);
+                let at = Instant::now();
+                drop(self);
+                Ok(Left { at, read, kept: None })
+            }
+            Trigger::HalfClose => {
+                if let Some(socket) = &self.socket {
+                    socket.shutdown(std::net::Shutdown::Write).or_else(gone)?;
+                }
+                Ok(Left { at: Instant::now(), read: self.read.clone(), kept: Some(self) })
+            }
+            Trigger::Kill => {
+                if let State::Process(child, ..) = &mut self.state {
+                    child.start_kill()?;
+                }
+                Ok(Left { at: Instant::now(), read: std::mem::take(&mut self.read), kept: None })
+            }
+            // Nothing is done to the connection: whoever reads no more, or waits for a deadline, keeps it.
+            _ => Ok(Left { at: Instant::now(), read: self.read.clone(), kept: Some(self) }),
+        }
+    }
+}
+
+/// A peer that is gone has closed already.
+fn gone(error: std::io::Error) -> std::io::Result<()> {
+    if error.kind() == std::io::ErrorKind::NotConnected { Ok(()) } else { Err(error) }
+}
+
+/// A caller that has left.
+pub struct Left {
+    /// When.
+    pub at: Instant,
+    /// What it had read.
+    pub read: Read,
+    /// Its connection, where its way of leaving keeps it.
+    pub kept: Option<Caller>,
+}

@@ -1,0 +1,28 @@
+//! `kvit verify`: judges any stack from outside, boundary by boundary.
+//!
+//! A `cell` is a question: a request in this phase is left in this way; does its work stop? A try asks it once, between a baseline and a look at
+//! what is left. What was seen of a try (`result`) goes into a verdict, which names the evidence that it rests on.
+//!
+//! Invariant: a verdict names what it rests on; what was not seen is never taken for what was well.
+// contract: C-29
+
+pub mod advice;
+pub mod caller;
+pub mod cell;
+pub mod cpu;
+pub mod events;
+pub mod fingerprint;
+pub mod logs;
+pub mod neighbours;
+pub mod profile;
+pub mod report;
+pub mod result;
+pub mod run;
+pub mod saw;
+pub mod settings;
+pub mod stack;
+pub mod tap;
+mod target;
+pub mod trial;
+pub mod verdict;
+mod watch;

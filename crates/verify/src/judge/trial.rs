@@ -1,0 +1,343 @@
+//! One try of a cell: a baseline, a request, its phase, the departure, and what becomes of the work.
+//!
+//! A phase is entered by what is seen: tokens that were read, the engine's counters, slots that fillers have taken. Where nothing can be seen
+//! inside the stack, the pace of requests that nobody left says when it is there, and the try says so.
+//!
+//! Invariant: between the departure and the look at what is left nothing is asked of the stack but what the settings say.
+
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use http::Method;
+use tokio::task::JoinSet;
+
+use super::caller::{By, Caller, End, Left, Read};
+use super::cell::{Cell, Phase, Trigger};
+use super::cpu::{Sampler, WINDOW};
+use super::result::{Look, Source, Try, Verdict};
+use super::settings::Settings;
+use super::stack::{Pace, Stack, words};
+use super::watch::{Before, Cpu, Filled, client, present};
+
+/// Tokens that are read before an early departure.
+const EARLY: usize = 3;
+/// Tokens that are left at one near the end.
+const NEAR: u64 = 3;
+/// Tokens whose events no buffers on the way hold: 4 MiB at each side of a connection, 200 bytes an event.
+const BUFFERED_TOKENS: u64 = 20_000;
+/// Looks in a row that must not count a request for it to be gone.
+pub(super) const GONE_LOOKS: usize = 2;
+/// Answers that a try may wait for, one after the other: fillers, and what they leave waiting.
+const WHOLES: u32 = 8;
+
+/// What tries are made with.
+#[derive(Clone, Copy)]
+pub struct Bench<'a> {
+    /// The stack.
+    pub stack: &'a Stack,
+    /// How long what takes there.
+    pub pace: &'a Pace,
+    /// How it is judged.
+    pub settings: &'a Settings,
+}
+
+/// Requests that take the engine's slots, each read to its end in a task of its own.
+#[derive(Default)]
+pub(super) struct Fillers {
+    pub(super) tasks: JoinSet<Option<Read>>,
+    pub(super) sent: usize,
+}
+
+impl Bench<'_> {
+    /// Tries a cell once.
+    pub async fn one(&self, cell: Cell, number: u64) -> Try {
+        let id = format!("verify-{}-{}-{number}", cell.to_string().replace(['/', '='], "-"), self.settings.seed);
+        let mut seen = Try { id: id.clone(), ..Try::default() };
+        let patience = self.patience();
+        let all = tokio::time::timeout(patience, self.tried(cell, &id, &mut seen)).await;
+        match all {
+            Ok(Ok(())) => {}
+            Ok(Err(why)) => seen.void = Some(why),
+            Err(_) => seen.void = Some(format!("it took longer than {patience:?}: patience_ms in --settings")),
+        }
+        seen
+    }
+
+    async fn tried(&self, cell: Cell, id: &str, seen: &mut Try) -> Result<(), String> {
+        let sampler = self.stack.processes.as_ref().map(Sampler::start);
+        let resting = Instant::now();
+        let before = self.quiet().await?;
+        if sampler.is_some() {
+            tokio::time::sleep(WINDOW * 3).await;
+        }
+        let zero = Instant::now();
+        let mut fillers = Fillers::default();
+        if cell.phase == Phase::Queued {
+            self.fill(&mut fillers, id).await?;
+        }
+        let prompt = match (cell.phase, cell.shared) {
+            (Phase::Prefill, _) => words(self.settings.seed, id, self.pace.long.map_or(16, |(count, _)| count)),
+            (_, true) => format!("{} {id}", words(self.settings.seed, "verify-shared", 64)),
+            _ => words(self.settings.seed, id, 16),
+        };
+        let mut ask = self.stack.ask(id, &prompt, cell.streaming, self.settings.max_tokens);
+        if cell.n > 1 {
+            ask.body["n"] = cell.n.into();
+        }
+        ask.by = match cell.trigger {
+            Trigger::StreamReset => By::Http2,
+            Trigger::Kill => By::Process,
+            _ => By::Http1,
+        };
+        let deadline = self.deadline(cell);
+        if let Some((field, left)) = &deadline {
+            ask.body[field] = u64::try_from(left.as_millis()).unwrap_or(u64::MAX).into();
+        }
+        seen.asked_tokens = self.pace.tokens * u64::from(cell.n);
+        let mut caller = Caller::ask(&self.stack.target, ask).await.map_err(|e| format!("it could not be sent: {e}"))?;
+        seen.entered = self.enter(cell, &mut caller, fillers.sent).await?;
+        let last = self.look_at(zero).await;
+        let sent = caller.sent;
+        if let Some((_, left)) = deadline {
+            let until = tokio::time::Instant::from_std(sent + left);
+            // Whoever has a deadline reads until it is over.
+            let read = async {
+                while !caller.is_over() {
+                    caller.next().await;
+                }
+            };
+            let _ = tokio::time::timeout_at(until, read).await;
+            tokio::time::sleep_until(until).await;
+        }
+        let (left, confirmed) = self.leave(cell, caller, id).await?;
+        (seen.cancel_confirmed, seen.client) = (confirmed, client(&left.read, sent, left.at));
+        let mut kept = left.kept;
+        let cpu = Cpu { sampler: sampler.as_ref(), resting, sent, left: left.at };
+        let engine = self.watch(cell, left.at, &mut kept, fillers.sent, &cpu).await;
+        seen.cpu = cpu.saw().filter(|_| fillers.sent == 0);
+        if let Some(kept) = &kept {
+            seen.client = client(&kept.read, sent, left.at);
+        }
+        let others = fillers.sent as f64;
+        let (tokens, prompts) = self.finish(fillers).await?;
+        let filled = Filled { others, tokens, prompts };
+        seen.engine = self.conclude(engine, Before { quiet: before, last, zero }, seen, left.at, filled).await;
+        for tap in &self.stack.taps {
+            let saw = tap.saw(id, left.at).await.map_err(|e| format!("a tap does not answer: {e}"))?;
+            seen.taps.push(saw);
+        }
+        seen.record = self.record(id).await;
+        Ok(())
+    }
+
+    /// The verdict on what nobody can try here.
+    pub fn untried(&self, cell: Cell) -> Option<Verdict> {
+        let not_applicable = |why: &str| Some(Verdict::NotApplicable { why: why.to_owned() });
+        let not_proven = |missing: &str| Some(Verdict::NotProven { missing: missing.to_owned() });
+        if let Some(why) = cell.senseless() {
+            return not_applicable(why);
+        }
+        let profile = self.stack.counters.as_ref().map(|counters| &counters.profile);
+        match (cell.phase, cell.trigger) {
+            (_, Trigger::Cancel) if profile.is_none_or(|profile| profile.cancel.is_none()) => {
+                not_applicable("the stack has no cancel by name that its profile knows")
+            }
+            (Phase::Queued, _) if profile.is_none() => not_proven("without counters nobody sees that a request waits: --engine URL"),
+            (Phase::Prefill, _) if self.pace.long.is_none() => {
+                not_proven("no prompt takes long enough to be left in its computing (--prefill-ms, --prompt-words-max)")
+            }
+            (_, Trigger::ClientDeadline) if profile.is_none_or(|profile| profile.deadline.is_none()) => {
+                not_applicable("the stack has no deadline of a request's own that its profile knows")
+            }
+            (_, Trigger::StopReading) if self.settings.max_tokens < BUFFERED_TOKENS => {
+                not_proven("an answer of so few tokens fits into the buffers on the way: --max-tokens 20000 would not")
+            }
+            (_, Trigger::EdgeIdle | Trigger::GrpcCancel | Trigger::GrpcDeadline) => {
+                not_proven(&format!("`{}` is not tried by this release", cell.trigger))
+            }
+            _ => None,
+        }
+    }
+
+    /// The field and the time of a request's own deadline, for a phase.
+    fn deadline(&self, cell: Cell) -> Option<(String, Duration)> {
+        let field = self.stack.counters.as_ref()?.profile.deadline.clone().filter(|_| cell.trigger == Trigger::ClientDeadline)?;
+        let part = match cell.phase {
+            Phase::Queued => Duration::from_millis(500),
+            Phase::Prefill => self.pace.long.map_or(self.pace.first, |(_, took)| took / 2),
+            Phase::Headers => self.pace.first,
+            Phase::EarlyDecode => self.pace.first + self.pace.gap * 10,
+            Phase::LateDecode => self.pace.first + self.pace.rest(self.pace.tokens * 2 / 10),
+            Phase::NearEnd => self.pace.first + self.pace.rest(NEAR),
+        };
+        Some((field, part))
+    }
+
+    /// Waits until nothing is at work. What the engine's sums are then.
+    async fn quiet(&self) -> Result<Option<Look>, String> {
+        let Some(counters) = &self.stack.counters else { return Ok(None) };
+        let zero = Instant::now();
+        let mut at_rest = 0;
+        loop {
+            let look = counters.look(zero).await.ok_or("the engine's counters cannot be read")?;
+            at_rest = if present(&look).unwrap_or(0.0) == 0.0 { at_rest + 1 } else { 0 };
+            if at_rest >= GONE_LOOKS {
+                return Ok(Some(look));
+            }
+            tokio::time::sleep(self.every()).await;
+        }
+    }
+
+    pub(super) fn every(&self) -> Duration {
+        let profile = self.stack.counters.as_ref().map(|counters| counters.profile.look_every_ms).unwrap_or_default();
+        Duration::from_millis(self.settings.look_every_ms.max(profile))
+    }
+
+    async fn look_at(&self, zero: Instant) -> Option<Look> {
+        match (&self.stack.counters, self.polls()) {
+            (Some(counters), true) => counters.look(zero).await,
+            _ => None,
+        }
+    }
+
+    /// Whether the engine is looked at between a departure and its end.
+    pub fn polls(&self) -> bool {
+        let disturbs = self.stack.counters.as_ref().is_some_and(|counters| counters.profile.disturbs);
+        self.settings.poll.unwrap_or(!disturbs)
+    }
+
+    /// How long one try may take: what is set, or a few times what an answer takes that nobody leaves.
+    pub fn patience(&self) -> Duration {
+        let whole = self.pace.long.map_or(self.pace.first, |(_, took)| took) + self.pace.rest(0);
+        self.settings.patience().max(whole * WHOLES)
+    }
+
+    /// Takes the engine's slots, until a request waits.
+    async fn fill(&self, fillers: &mut Fillers, id: &str) -> Result<(), String> {
+        let Some(counters) = &self.stack.counters else { return Err("nobody sees that a request waits".to_owned()) };
+        let zero = Instant::now();
+        while fillers.sent < self.settings.fillers_max {
+            let wave = fillers.sent.clamp(1, self.settings.fillers_max - fillers.sent);
+            for _ in 0..wave {
+                let name = format!("{id}-filler-{}", fillers.sent);
+                let ask = self.stack.ask(&name, &words(self.settings.seed, &name, 8), true, self.settings.max_tokens);
+                let mut caller = Caller::ask(&self.stack.target, ask).await.map_err(|e| format!("a filler could not be sent: {e}"))?;
+                fillers.tasks.spawn(async move { (caller.rest().await == End::Complete).then_some(caller.read) });
+                fillers.sent += 1;
+            }
+            // Each of them is counted somewhere before the next wave is sent, or waits where nobody counts.
+            let (mut same, mut waits, mut last) = (0, 0, None);
+            while same < GONE_LOOKS {
+                tokio::time::sleep(self.every()).await;
+                let look = counters.look(zero).await.ok_or("the engine's counters cannot be read")?;
+                let counted = present(&look);
+                // One that has just come waits for a moment, too.
+                waits = if look.waiting.is_some_and(|waiting| waiting >= 1.0) { waits + 1 } else { 0 };
+                if waits > GONE_LOOKS {
+                    return Ok(());
+                }
+                same = if counted == last && waits == 0 { same + 1 } else { 0 };
+                last = counted;
+            }
+            if last.is_some_and(|counted| counted < fillers.sent as f64) {
+                // Some wait before the engine.
+                return Ok(());
+            }
+        }
+        let sent = fillers.sent;
+        Err(format!("{sent} requests at once did not fill the engine: give it fewer slots, or ask with --fillers-max"))
+    }
+
+    /// Brings a request into its phase. By what that was seen.
+    async fn enter(&self, cell: Cell, caller: &mut Caller, fillers: usize) -> Result<Option<Source>, String> {
+        let over = |what: &str| Err(format!("its answer {what} before it could be left"));
+        match (cell.phase, cell.streaming) {
+            (Phase::Queued, _) => {
+                let Some(counters) = &self.stack.counters else { return Err("nobody sees that a request waits".to_owned()) };
+                let zero = Instant::now();
+                for _ in 0..GONE_LOOKS {
+                    tokio::time::sleep(self.every()).await;
+                    let look = counters.look(zero).await.ok_or("the engine's counters cannot be read")?;
+                    let waits = look.waiting.is_some_and(|waiting| waiting >= 1.0);
+                    let is_outside = present(&look).is_some_and(|counted| counted < (fillers + 1) as f64);
+                    if !(waits || is_outside) {
+                        return Err("a slot was free for it".to_owned());
+                    }
+                }
+                Ok(Some(Source::Counters))
+            }
+            (Phase::Headers, _) => {
+                if !caller.head().await {
+                    return over("broke off");
+                }
+                if caller.read.tokens.is_empty() { Ok(Some(Source::Client)) } else { Err("its head came with its first token".to_owned()) }
+            }
+            (Phase::Prefill, _) => {
+                let took = self.pace.long.map_or(Duration::ZERO, |(_, took)| took);
+                self.at_work(caller, took / 3).await
+            }
+            (Phase::EarlyDecode, true) => {
+                if caller.tokens(EARLY).await {
+                    Ok(Some(Source::Client))
+                } else {
+                    over("ended")
+                }
+            }
+            (Phase::LateDecode, true) => {
+                let count = usize::try_from(self.pace.tokens * 7 / 10).unwrap_or(usize::MAX);
+                if caller.tokens(count).await { Ok(Some(Source::Client)) } else { over("ended") }
+            }
+            (Phase::NearEnd, _) => {
+                let count = usize::try_from(self.pace.tokens.saturating_sub(NEAR)).unwrap_or(usize::MAX);
+                if caller.tokens(count).await { Ok(Some(Source::Client)) } else { over("ended") }
+            }
+            (Phase::EarlyDecode, false) => self.at_work(caller, self.pace.first + self.pace.gap * 4).await,
+            (Phase::LateDecode, false) => {
+                let read = self.pace.tokens * 3 / 10;
+                self.at_work(caller, self.pace.first + self.pace.rest(read)).await
+            }
+        }
+    }
+
+    /// Waits for a part of what a request takes that nobody leaves. With counters it must be counted then.
+    async fn at_work(&self, caller: &mut Caller, part: Duration) -> Result<Option<Source>, String> {
+        let until = tokio::time::Instant::from_std(caller.sent + part);
+        let read = async {
+            while caller.read.tokens.is_empty() && !caller.is_over() {
+                caller.next().await;
+            }
+        };
+        if tokio::time::timeout_at(until, read).await.is_ok() {
+            return Err("its answer came sooner than those of requests that nobody left".to_owned());
+        }
+        match &self.stack.counters {
+            Some(counters) if self.polls() => {
+                let look = counters.look(Instant::now()).await.ok_or("the engine's counters cannot be read")?;
+                match present(&look) {
+                    Some(counted) if counted >= 1.0 => Ok(Some(Source::Counters)),
+                    Some(_) => Err("the engine did not count it".to_owned()),
+                    None => Ok(Some(Source::Calibrated)),
+                }
+            }
+            _ => Ok(Some(Source::Calibrated)),
+        }
+    }
+
+    /// The departure. Whether a cancel by name was confirmed, where it was one.
+    async fn leave(&self, cell: Cell, caller: Caller, id: &str) -> Result<(Left, Option<bool>), String> {
+        if cell.trigger != Trigger::Cancel {
+            return caller.leave(cell.trigger).map(|left| (left, None)).map_err(|e| format!("it could not be left: {e}"));
+        }
+        let counters = self.stack.counters.as_ref().ok_or("no counters")?;
+        let by = counters.profile.cancel.as_ref().ok_or("no cancel by name")?;
+        let body = by.body.replace("{id}", id);
+        let left = caller.leave(cell.trigger).map_err(|e| format!("it could not be left: {e}"))?;
+        // The engine's own way to cancel is at the engine; a gateway's is where the stack is.
+        let asked = self.stack.target.ask(Method::POST, &by.path.replace("{id}", id), Bytes::from(body)).await;
+        let status = asked.map_err(|e| format!("the cancel could not be sent: {e}"))?.0;
+        if status != by.status {
+            return Err(format!("the cancel was answered with {status}"));
+        }
+        Ok((left, by.proves.then_some(true)))
+    }
+}

@@ -1,0 +1,352 @@
+//! From what was seen of tries to a verdict on their cell.
+//!
+//! One try that shows a fault convicts: a stack that stops most of the time wastes the rest of the time. Tries that say nothing do not count, and
+//! if none says anything the verdict is "not proven", with what is missing.
+//!
+//! Invariant: pure; the same tries give the same verdict.
+
+use super::cell::{Cell, Phase, Trigger};
+use super::result::{Boundary, Fault, Hop, Judged, Source, Try, Verdict};
+
+/// What a verdict allows.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct Tolerance {
+    /// Tokens that may be generated for a request after it was left: what is in flight, and a step or two.
+    pub tokens: f64,
+    /// Prompt tokens that may be: what is in the chunk that is being computed.
+    pub prompt_tokens: f64,
+    /// How long the work may go on, in milliseconds.
+    pub stop_ms: f64,
+}
+
+impl Default for Tolerance {
+    fn default() -> Self {
+        Tolerance { tokens: 16.0, prompt_tokens: 2048.0, stop_ms: 2000.0 }
+    }
+}
+
+/// What one try shows.
+struct Finding {
+    verdict: Verdict,
+    by: Vec<Source>,
+    tokens: Option<f64>,
+    steps: Option<f64>,
+    stop_ms: Option<f64>,
+}
+
+/// Judges a cell.
+pub fn judge(cell: Cell, tries: Vec<Try>, tolerance: &Tolerance, hops: &[Hop]) -> Judged {
+    let findings: Vec<Finding> = tries.iter().map(|seen| find(cell, seen, tolerance)).collect();
+    let fails = findings.iter().filter(|finding| finding.verdict.is_fail()).count();
+    let passes = findings.iter().filter(|finding| finding.verdict == Verdict::Pass).count();
+    let worst = findings
+        .iter()
+        .filter(|finding| finding.verdict.is_fail())
+        .max_by(|a, b| a.tokens.partial_cmp(&b.tokens).unwrap_or(std::cmp::Ordering::Equal));
+    let verdict = match (worst.map(|finding| finding.verdict.clone()), passes, findings.first()) {
+        (Some(Verdict::Fail { fault, why }), _, _) if fails < fails + passes => {
+            Verdict::Fail { fault, why: format!("{why} ({fails} of {} tries)", fails + passes) }
+        }
+        (Some(fail), _, _) => fail,
+        (None, 1.., _) => Verdict::Pass,
+        (None, 0, Some(first)) => first.verdict.clone(),
+        (None, 0, None) => Verdict::NotProven { missing: "it was not tried".to_owned() },
+    };
+    let counts = |finding: &&Finding| matches!(finding.verdict, Verdict::Pass | Verdict::Fail { .. });
+    let counted: Vec<&Finding> = findings.iter().filter(counts).collect();
+    let mut by: Vec<Source> = counted.iter().flat_map(|finding| finding.by.iter().copied()).collect();
+    by.sort_unstable();
+    by.dedup();
+    let boundaries = boundaries(cell, &tries, &counted, hops);
+    let lost_at = if verdict.is_fail() {
+        boundaries.iter().find(|hop| hop.crossed_ms.is_none() && hop.by.is_some()).map(|hop| hop.name.clone())
+    } else {
+        None
+    };
+    Judged {
+        cell,
+        verdict,
+        by,
+        tries: (fails + passes) as u64,
+        tokens_after: median(counted.iter().filter_map(|finding| finding.tokens)),
+        steps_after: median(counted.iter().filter_map(|finding| finding.steps)),
+        stop_ms: median(counted.iter().filter_map(|finding| finding.stop_ms)),
+        capacity_ms: None,
+        boundaries,
+        lost_at,
+        advice: Vec::new(),
+        seen: tries,
+    }
+}
+
+/// The middle one; of an even number the lower of the two.
+pub fn median(values: impl Iterator<Item = f64>) -> Option<f64> {
+    let mut all: Vec<f64> = values.filter(|value| value.is_finite()).collect();
+    all.sort_by(f64::total_cmp);
+    all.get(all.len().saturating_sub(1) / 2).copied()
+}
+
+fn fail(fault: Fault, why: String) -> Verdict {
+    Verdict::Fail { fault, why }
+}
+
+fn find(cell: Cell, seen: &Try, tolerance: &Tolerance) -> Finding {
+    let nothing =
+        |missing: String| Finding { verdict: Verdict::NotProven { missing }, by: Vec::new(), tokens: None, steps: None, stop_ms: None };
+    if let Some(why) = &seen.void {
+        return nothing(why.clone());
+    }
+    if seen.entered.is_none() {
+        return nothing(format!("the phase `{}` was not seen", cell.phase));
+    }
+    // Who closed one side only and got all is well served.
+    if cell.trigger == Trigger::HalfClose && seen.client.end.as_deref() == Some("complete") {
+        return Finding { verdict: Verdict::Pass, by: vec![Source::Client], tokens: None, steps: None, stop_ms: None };
+    }
+    let work = Work::of(seen);
+    let verdict = work.verdict(cell, seen, tolerance);
+    Finding { verdict, by: work.by, tokens: work.tokens, steps: work.steps, stop_ms: work.stop_ms }
+}
+
+/// What is known of the work that went on after the trigger.
+#[derive(Default)]
+struct Work {
+    by: Vec<Source>,
+    tokens: Option<f64>,
+    prompt: Option<f64>,
+    steps: Option<f64>,
+    stop_ms: Option<f64>,
+    /// It was watched to the end of what it could have been, and did not stop before.
+    outlived: bool,
+}
+
+impl Work {
+    fn of(seen: &Try) -> Work {
+        let mut work = Work::default();
+        if let Some(engine) = &seen.engine {
+            let source = if engine.polled { Source::Counters } else { Source::CountersApart };
+            (work.tokens, work.prompt, work.steps, work.stop_ms) =
+                (engine.tokens_after, engine.prompt_after, engine.steps_after, engine.gone_ms);
+            if work.tokens.is_some() || work.stop_ms.is_some() {
+                work.by.push(source);
+            }
+            let has_counts = engine.after.iter().any(|look| look.running.is_some());
+            work.outlived = engine.polled && has_counts && engine.gone_ms.is_none();
+            if work.outlived && work.by.is_empty() {
+                work.by.push(source);
+            }
+        }
+        if let Some(cpu) = &seen.cpu {
+            work.by.push(Source::Cpu);
+            // Counters know the request from others; where they say that it is gone, somebody else may be at work.
+            work.outlived |= cpu.quiet_ms.is_none() && work.stop_ms.is_none();
+            work.stop_ms = work.stop_ms.or(cpu.quiet_ms);
+        }
+        // The tap next to the engine: what passed there was computed, and where the engine's side was closed it was told.
+        if let Some(tap) = seen.taps.last().filter(|tap| tap.requests > 0) {
+            work.by.push(Source::Tap);
+            work.tokens = work.tokens.or(Some(tap.events_after as f64).filter(|_| tap.last_byte_ms.is_some()));
+            work.stop_ms = work.stop_ms.or(tap.up_closed_ms);
+            work.outlived |= tap.complete && work.stop_ms.is_none();
+        }
+        work
+    }
+
+    fn verdict(&self, cell: Cell, seen: &Try, tolerance: &Tolerance) -> Verdict {
+        if let Some(tap) = seen.taps.iter().find(|tap| tap.requests > 1) {
+            let why = format!("{} requests of one id passed the tap {}", tap.requests, tap.name);
+            return fail(Fault::AskedAgain, why);
+        }
+        if let Some(asked) = seen.engine.as_ref().and_then(|engine| engine.asked).filter(|asked| *asked > 1.0) {
+            return fail(Fault::AskedAgain, format!("the engine was given one request {asked} times"));
+        }
+        if self.by.is_empty() {
+            let missing = "neither counters, nor taps, nor processor time say whether the work stopped: --engine URL, --tap or --pid would";
+            return Verdict::NotProven { missing: missing.to_owned() };
+        }
+        if cell.phase == Phase::Queued
+            && let Some(begun) = self.begun()
+        {
+            return fail(Fault::QueuedIsBegun, begun);
+        }
+        if let Some(fault) = self.goes_on(cell, seen, tolerance) {
+            return fault;
+        }
+        let wrong = seen.record.as_deref().filter(|record| record.starts_with("completed") || record.starts_with("failed"));
+        if let Some(record) = wrong.filter(|_| cell.trigger.is_departure()) {
+            return fail(Fault::WrongOutcome, format!("the stack's own record says `{record}` of a request that was left"));
+        }
+        Verdict::Pass
+    }
+
+    /// Whether a request that waited was begun after it was left.
+    fn begun(&self) -> Option<String> {
+        let tokens = self.tokens.filter(|tokens| *tokens >= 1.0).map(|tokens| format!("{tokens} tokens"));
+        let prompt = self.prompt.filter(|tokens| *tokens >= 1.0).map(|tokens| format!("{tokens} prompt tokens"));
+        tokens.or(prompt).map(|what| format!("{what} were computed for a request that still waited when its caller left"))
+    }
+
+    fn goes_on(&self, cell: Cell, seen: &Try, tolerance: &Tolerance) -> Option<Verdict> {
+        let left = (seen.asked_tokens.saturating_sub(seen.client.tokens)) as f64;
+        let is_late = self.stop_ms.is_some_and(|ms| ms > tolerance.stop_ms);
+        let is_long = self.prompt.is_some_and(|tokens| tokens > tolerance.prompt_tokens);
+        let fault = match self.tokens {
+            Some(tokens) if tokens > tolerance.tokens && tokens >= 0.8 * left => Fault::NeverStops,
+            Some(tokens) if tokens > tolerance.tokens => Fault::StopsLate,
+            // Nothing was written before the first token, and then it stopped.
+            Some(1.0..=2.0) if cell.phase == Phase::Prefill && (is_late || is_long) => Fault::StopsAtNextWrite,
+            _ if self.outlived => Fault::NeverStops,
+            _ if is_late => Fault::StopsLate,
+            _ if is_long => Fault::StopsLate,
+            _ => return None,
+        };
+        let fault = match (fault, seen.cancel_confirmed) {
+            (Fault::NeverStops | Fault::StopsLate, Some(true)) => Fault::CancelDoesNothing,
+            (fault, _) => fault,
+        };
+        let after = match (self.tokens, self.stop_ms) {
+            (Some(tokens), Some(ms)) => format!("{tokens} of {left} tokens that were left were still generated, for {ms:.0} ms"),
+            (Some(tokens), None) => format!("{tokens} of {left} tokens that were left were still generated"),
+            (None, Some(ms)) => format!("it went on for {ms:.0} ms"),
+            (None, None) => "it was at work for as long as it was watched".to_owned(),
+        };
+        Some(fail(fault, after))
+    }
+}
+
+/// Each hop that the wish to end had to cross, as far as anybody looked.
+fn boundaries(cell: Cell, tries: &[Try], counted: &[&Finding], hops: &[Hop]) -> Vec<Boundary> {
+    if !cell.trigger.is_departure() {
+        return Vec::new();
+    }
+    let engine = hops.last().map_or("engine", |hop| hop.name.as_str());
+    let names: Vec<&str> = tries
+        .iter()
+        .map(|seen| &seen.taps)
+        .max_by_key(|taps| taps.len())
+        .map_or(Vec::new(), |taps| taps.iter().map(|tap| tap.name.as_str()).collect());
+    let mut all = Vec::new();
+    let mut from = "client".to_owned();
+    for (index, name) in names.iter().enumerate() {
+        let crossed = median(tries.iter().filter_map(|seen| seen.taps.get(index)?.down_closed_ms));
+        all.push(Boundary { name: format!("{from} → {name}"), crossed_ms: crossed, by: Some(Source::Tap) });
+        (*name).clone_into(&mut from);
+    }
+    // A stop in time is the last crossing; one that came late, or at the work's own end, is none.
+    let stopped = median(counted.iter().filter(|finding| finding.verdict == Verdict::Pass).filter_map(|finding| finding.stop_ms));
+    let by = counted.iter().flat_map(|finding| finding.by.iter().copied()).next();
+    all.push(Boundary { name: format!("{from} → {engine}"), crossed_ms: stopped, by });
+    all
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::result::{ClientSaw, CpuSaw, EngineSaw, Look, TapSaw};
+    use super::*;
+
+    const CELL: Cell = Cell::new(Phase::EarlyDecode, Trigger::Close);
+
+    /// A try of 100 tokens of which 3 were read.
+    fn tried(tokens_after: Option<f64>, gone_ms: Option<f64>) -> Try {
+        let look = Look { running: Some(1.0), ..Look::default() };
+        Try {
+            entered: Some(Source::Client),
+            asked_tokens: 100,
+            client: ClientSaw { tokens: 3, ..ClientSaw::default() },
+            engine: Some(EngineSaw { after: vec![look], gone_ms, tokens_after, polled: true, ..EngineSaw::default() }),
+            ..Try::default()
+        }
+    }
+
+    fn verdict(cell: Cell, seen: Try) -> Verdict {
+        judge(cell, vec![seen], &Tolerance::default(), &[]).verdict
+    }
+
+    fn fault(verdict: Verdict) -> Option<Fault> {
+        if let Verdict::Fail { fault, .. } = verdict { Some(fault) } else { None }
+    }
+
+    #[test]
+    fn what_the_counters_say() {
+        assert_eq!(verdict(CELL, tried(Some(2.0), Some(40.0))), Verdict::Pass);
+        assert_eq!(fault(verdict(CELL, tried(Some(97.0), Some(1900.0)))), Some(Fault::NeverStops));
+        assert_eq!(fault(verdict(CELL, tried(Some(40.0), Some(900.0)))), Some(Fault::StopsLate));
+        assert_eq!(fault(verdict(CELL, tried(Some(2.0), Some(5000.0)))), Some(Fault::StopsLate));
+        assert_eq!(fault(verdict(CELL, tried(None, None))), Some(Fault::NeverStops), "it was still counted when the watch was over");
+        let prefill = Cell { phase: Phase::Prefill, ..CELL };
+        assert_eq!(fault(verdict(prefill, tried(Some(1.0), Some(5000.0)))), Some(Fault::StopsAtNextWrite));
+        let queued = Cell { phase: Phase::Queued, ..CELL };
+        assert_eq!(fault(verdict(queued, tried(Some(1.0), Some(10.0)))), Some(Fault::QueuedIsBegun));
+        assert_eq!(verdict(queued, tried(Some(0.0), Some(10.0))), Verdict::Pass);
+    }
+
+    #[test]
+    fn one_try_that_shows_a_fault_convicts_and_tries_that_show_nothing_do_not_count() {
+        let good = || tried(Some(1.0), Some(10.0));
+        let void = || Try { void: Some("no slot was free".to_owned()), ..Try::default() };
+        let judged = judge(CELL, vec![good(), tried(Some(97.0), None), void()], &Tolerance::default(), &[]);
+        assert_eq!((fault(judged.verdict.clone()), judged.tries), (Some(Fault::NeverStops), 2));
+        assert!(format!("{:?}", judged.verdict).contains("1 of 2 tries"), "{:?}", judged.verdict);
+        assert_eq!(judge(CELL, vec![void(), good()], &Tolerance::default(), &[]).verdict, Verdict::Pass);
+        let judged = judge(CELL, vec![void()], &Tolerance::default(), &[]);
+        assert_eq!(judged.verdict, Verdict::NotProven { missing: "no slot was free".to_owned() });
+        assert!(matches!(judge(CELL, Vec::new(), &Tolerance::default(), &[]).verdict, Verdict::NotProven { .. }));
+        let unseen = Try { engine: None, ..good() };
+        assert!(matches!(verdict(CELL, unseen), Verdict::NotProven { missing } if missing.contains("--tap")));
+    }
+
+    #[test]
+    fn without_counters_taps_and_processor_time_say_it() {
+        let tap = |events_after, up_closed_ms, complete| TapSaw {
+            name: "t".to_owned(),
+            requests: 1,
+            down_closed_ms: Some(1.0),
+            up_closed_ms,
+            events_after,
+            complete,
+            last_byte_ms: Some(2.0),
+            ..TapSaw::default()
+        };
+        let with = |tap| Try { engine: None, taps: vec![tap], ..tried(None, None) };
+        assert_eq!(verdict(CELL, with(tap(1, Some(3.0), false))), Verdict::Pass);
+        assert_eq!(fault(verdict(CELL, with(tap(97, None, true)))), Some(Fault::NeverStops));
+        let twice = TapSaw { requests: 2, ..tap(1, Some(3.0), false) };
+        assert_eq!(fault(verdict(CELL, with(twice))), Some(Fault::AskedAgain));
+        let cpu = |quiet_ms| Try { engine: None, cpu: Some(CpuSaw { busy: 1.0, idle: 0.0, quiet_ms }), ..tried(None, None) };
+        assert_eq!(verdict(CELL, cpu(Some(100.0))), Verdict::Pass);
+        assert_eq!(fault(verdict(CELL, cpu(None))), Some(Fault::NeverStops));
+    }
+
+    #[test]
+    fn where_the_wish_was_lost_is_the_first_boundary_that_it_did_not_cross() {
+        let tap = |name: &str, down_closed_ms| TapSaw { name: name.to_owned(), requests: 1, down_closed_ms, ..TapSaw::default() };
+        let seen = Try { taps: vec![tap("a", Some(1.0)), tap("b", None)], ..tried(Some(97.0), None) };
+        let hops = [Hop { name: "vllm".to_owned(), kind: None, version: None, config_sha256: None }];
+        let judged = judge(CELL, vec![seen], &Tolerance::default(), &hops);
+        let names: Vec<_> = judged.boundaries.iter().map(|hop| (hop.name.as_str(), hop.crossed_ms)).collect();
+        assert_eq!(names, [("client → a", Some(1.0)), ("a → b", None), ("b → vllm", None)]);
+        assert_eq!(judged.lost_at.as_deref(), Some("a → b"));
+        let judged = judge(CELL, vec![tried(Some(1.0), Some(9.0))], &Tolerance::default(), &hops);
+        assert_eq!((judged.boundaries.len(), judged.lost_at), (1, None));
+    }
+
+    #[test]
+    fn a_cancel_that_is_confirmed_and_a_record_that_is_wrong() {
+        let cancel = Cell { trigger: Trigger::Cancel, ..CELL };
+        let confirmed = Try { cancel_confirmed: Some(true), ..tried(Some(97.0), None) };
+        assert_eq!(fault(verdict(cancel, confirmed)), Some(Fault::CancelDoesNothing));
+        let recorded = |text: &str| Try { record: Some(text.to_owned()), ..tried(Some(1.0), Some(9.0)) };
+        assert_eq!(fault(verdict(CELL, recorded("completed/stop"))), Some(Fault::WrongOutcome));
+        assert_eq!(verdict(CELL, recorded("cancelled/client_closed")), Verdict::Pass);
+    }
+
+    #[test]
+    fn half_a_close_is_well_served_by_all_of_the_answer_or_by_an_end_of_the_work() {
+        let half = Cell { trigger: Trigger::HalfClose, ..CELL };
+        let served =
+            Try { client: ClientSaw { tokens: 100, end: Some("complete".to_owned()), ..ClientSaw::default() }, ..tried(Some(0.0), None) };
+        assert_eq!(verdict(half, served), Verdict::Pass);
+        assert_eq!(verdict(half, tried(Some(1.0), Some(9.0))), Verdict::Pass);
+        assert_eq!(fault(verdict(half, tried(Some(97.0), None))), Some(Fault::NeverStops));
+    }
+}

@@ -1,0 +1,144 @@
+//! Each fault is found, and nothing else; a correct engine passes.
+
+use verify::judge::caller::Target;
+use verify::judge::cell::{Cell, Phase, Set, Trigger};
+use verify::judge::profile::Profile;
+use verify::judge::result::{Fault, Report, Source, Verdict};
+use verify::judge::run::run;
+use verify::judge::settings::Settings;
+use verify::judge::stack::Stack;
+
+use crate::scripted::{PROFILE, Scripted, Wrong};
+
+fn settings() -> Settings {
+    Settings {
+        tries: 1,
+        max_tokens: 100,
+        tokens: 8.0,
+        prompt_tokens: 200.0,
+        stop_ms: 150.0,
+        prefill_ms: 300,
+        look_every_ms: 5,
+        ..Settings::default()
+    }
+}
+
+async fn judged(engine: &Scripted, cells: &[Cell]) -> Report {
+    judged_by(engine, cells, &settings()).await
+}
+
+async fn judged_by(engine: &Scripted, cells: &[Cell], settings: &Settings) -> Report {
+    let target = Target::parse(&format!("http://{}", engine.addr)).expect("a URL");
+    let profile = Profile::parse(PROFILE).expect("a profile");
+    let stack = Stack::meet(target, None, None, Some(profile), true).await.expect("it is there");
+    let report = run(stack, settings, cells, |_| {}).await.expect("it can be judged");
+    assert_eq!(report.cells.len(), cells.len());
+    report
+}
+
+/// Everything that it is convicted of, each with the cell or the check.
+fn convictions(report: &Report) -> Vec<(String, Fault)> {
+    let cells = report.cells.iter().map(|of| (of.cell.to_string(), &of.verdict));
+    let checks = report.checks.iter().map(|of| (of.name.clone(), &of.verdict));
+    let fault = |(name, verdict): (String, &Verdict)| match verdict {
+        Verdict::Fail { fault, .. } => Some((name, *fault)),
+        _ => None,
+    };
+    cells.chain(checks).filter_map(fault).collect()
+}
+
+fn told(report: &Report) -> String {
+    let cells = report.cells.iter().map(|of| format!("{}: {:?}, {:?} tokens, {:?} ms", of.cell, of.verdict, of.tokens_after, of.stop_ms));
+    let checks = report.checks.iter().map(|of| format!("{}: {:?} {:?}", of.name, of.verdict, of.measured));
+    cells.chain(checks).collect::<Vec<_>>().join("\n")
+}
+
+async fn is_convicted(wrong: Wrong, cells: &[Cell], of: &[(&str, Fault)]) {
+    let engine = Scripted::start(wrong).await;
+    let report = judged(&engine, cells).await;
+    let found = convictions(&report);
+    let found: Vec<(&str, Fault)> = found.iter().map(|(name, fault)| (name.as_str(), *fault)).collect();
+    assert_eq!(found, of, "{wrong:?}:\n{}", told(&report));
+    assert_eq!(report.exit_code(), u8::from(!of.is_empty()));
+    assert_eq!(report.count("not proven"), 0, "{}", told(&report));
+}
+
+const EARLY: Cell = Cell::new(Phase::EarlyDecode, Trigger::Close);
+const LATE: Cell = Cell::new(Phase::LateDecode, Trigger::Close);
+const PREFILL: Cell = Cell::new(Phase::Prefill, Trigger::Close);
+const QUEUED: Cell = Cell::new(Phase::Queued, Trigger::Close);
+const CANCEL: Cell = Cell::new(Phase::EarlyDecode, Trigger::Cancel);
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_correct_engine_passes_the_quick_set() {
+    is_convicted(Wrong::Nothing, &Set::Quick.cells(), &[]).await;
+}
+
+/// Every way of leaving that this engine can be left in, and half a close, which it takes for one.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_correct_engine_passes_every_way_of_leaving() {
+    let ways = [Trigger::Close, Trigger::Reset, Trigger::HalfClose, Trigger::Kill];
+    let cells: Vec<Cell> =
+        ways.iter().flat_map(|way| [Cell::new(Phase::EarlyDecode, *way), Cell::new(Phase::EarlyDecode, *way).whole()]).collect();
+    is_convicted(Wrong::Nothing, &cells, &[]).await;
+    let killed = [Cell::new(Phase::EarlyDecode, Trigger::Kill)];
+    is_convicted(Wrong::NeverNotices, &killed, &[("early/kill/stream", Fault::NeverStops)]).await;
+}
+
+/// Looked at between a departure and its end or not, the answer is the same.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_judged_without_looking_is_judged_alike() {
+    for (wrong, fails) in [(Wrong::Nothing, false), (Wrong::NeverNotices, true)] {
+        let engine = Scripted::start(wrong).await;
+        let passive = Settings { poll: Some(false), both_ways: true, neighbours: 0, ..settings() };
+        let report = judged_by(&engine, &[EARLY], &passive).await;
+        assert_eq!(report.cells[0].verdict.is_fail(), fails, "{}", told(&report));
+        assert_eq!(report.cells[0].by, [Source::CountersApart]);
+        let observer = report.checks.iter().find(|check| check.name == "observer").expect("it was asked for");
+        assert_eq!((&observer.verdict, observer.measured["cells"]), (&Verdict::Pass, 1.0));
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn one_that_never_notices() {
+    let early = "early/close/stream";
+    let whole = "early/close/whole";
+    is_convicted(Wrong::NeverNotices, &[EARLY, EARLY.whole()], &[(early, Fault::NeverStops), (whole, Fault::NeverStops)]).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn one_that_notices_at_the_next_write() {
+    is_convicted(Wrong::NoticesAtWrite, &[EARLY, PREFILL], &[("prefill/close/stream", Fault::StopsAtNextWrite)]).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn one_that_is_late_by_some_tokens() {
+    is_convicted(Wrong::LateBy(30), &[EARLY], &[("early/close/stream", Fault::StopsLate)]).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn one_that_leaks_a_block_or_an_entry_of_each() {
+    is_convicted(Wrong::LeaksBlock, &[EARLY, LATE], &[("capacity", Fault::CapacityLeaks)]).await;
+    is_convicted(Wrong::LeaksState, &[EARLY, LATE], &[("per-request state", Fault::StateLeaks)]).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn one_whose_neighbours_feel_departures() {
+    is_convicted(Wrong::SlowsNeighbours, &[EARLY], &[("neighbours", Fault::NeighboursSlowed)]).await;
+    is_convicted(Wrong::CorruptsNeighbour, &[EARLY], &[("neighbours", Fault::NeighboursCorrupted)]).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn one_that_begins_what_nobody_waits_for() {
+    is_convicted(Wrong::KeepsQueued, &[QUEUED, EARLY], &[("queued/close/stream", Fault::QueuedIsBegun)]).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn one_that_confirms_a_cancel_and_goes_on() {
+    is_convicted(Wrong::IgnoresCancel, &[CANCEL, EARLY], &[("early/cancel/stream", Fault::CancelDoesNothing)]).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn one_that_asks_again_for_what_was_left() {
+    is_convicted(Wrong::AsksAgain, &[EARLY], &[("early/close/stream", Fault::AskedAgain)]).await;
+}

@@ -1,0 +1,315 @@
+//! A simulated engine with one fault at a time, behind OpenAI's HTTP: slots, prompts that take time, a token a step, counters.
+//!
+//! Invariant: with no fault it is a correct stack: what is left is gone with the next step, and its counters are what it has.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::mpsc;
+use tokio::task::JoinSet;
+
+/// What is wrong with it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Wrong {
+    Nothing,
+    /// It goes on whatever its caller does.
+    NeverNotices,
+    /// It looks at a connection only when it writes.
+    NoticesAtWrite,
+    /// It computes so many tokens more.
+    LateBy(u64),
+    /// A block of each request that was left is never free again.
+    LeaksBlock,
+    /// An entry of each request that was left stays.
+    LeaksState,
+    /// Each departure makes the steps slower for a while.
+    SlowsNeighbours,
+    /// Each departure changes the next token of another request.
+    CorruptsNeighbour,
+    /// A request that waits is begun though its caller has left.
+    KeepsQueued,
+    /// A cancel by name is answered well and changes nothing.
+    IgnoresCancel,
+    /// What was left is asked for again.
+    AsksAgain,
+}
+
+pub const SLOTS: usize = 4;
+/// Prompt words computed in a step.
+const CHUNK: usize = 16;
+const STEP: Duration = Duration::from_millis(2);
+/// Slow steps after a departure, where departures are felt.
+const SLOW_STEPS: u32 = 100;
+
+struct Job {
+    id: String,
+    prompt: usize,
+    computed: usize,
+    asked: u64,
+    made: u64,
+    text: u64,
+    running: bool,
+    /// Tokens until it ends, once it was left.
+    left: Option<u64>,
+    out: mpsc::UnboundedSender<String>,
+}
+
+#[derive(Default)]
+struct World {
+    jobs: BTreeMap<u64, Job>,
+    next: u64,
+    generated: u64,
+    prompted: u64,
+    asked: u64,
+    leaked_blocks: u64,
+    leaked_state: u64,
+    slow: u32,
+    corrupt: bool,
+}
+
+/// The engine. It ends when it is dropped.
+pub struct Scripted {
+    pub addr: SocketAddr,
+    _tasks: JoinSet<()>,
+}
+
+fn held(world: &Mutex<World>) -> MutexGuard<'_, World> {
+    world.lock().expect("nothing panics with it")
+}
+
+impl Scripted {
+    pub async fn start(wrong: Wrong) -> Scripted {
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+        let addr = listener.local_addr().expect("its address");
+        let world = Arc::new(Mutex::new(World::default()));
+        let mut tasks = JoinSet::new();
+        let of = world.clone();
+        tasks.spawn(async move {
+            loop {
+                let slow = held(&of).step(wrong);
+                tokio::time::sleep(if slow { STEP * 8 } else { STEP }).await;
+            }
+        });
+        let of = world.clone();
+        tasks.spawn(async move {
+            let mut connections = JoinSet::new();
+            while let Ok((socket, _)) = listener.accept().await {
+                let world = of.clone();
+                connections.spawn(async move { drop(connection(socket, &world, wrong).await) });
+            }
+        });
+        Scripted { addr, _tasks: tasks }
+    }
+}
+
+impl World {
+    fn step(&mut self, wrong: Wrong) -> bool {
+        let running = self.jobs.values().filter(|job| job.running).count();
+        let free = SLOTS.saturating_sub(running);
+        self.jobs.values_mut().filter(|job| !job.running).take(free).for_each(|job| job.running = true);
+        let mut over = Vec::new();
+        for (number, job) in self.jobs.iter_mut().filter(|(_, job)| job.running) {
+            if job.left == Some(0) {
+                over.push(*number);
+                continue;
+            }
+            if job.computed < job.prompt {
+                let chunk = CHUNK.min(job.prompt - job.computed);
+                job.computed += chunk;
+                self.prompted += chunk as u64;
+                continue;
+            }
+            job.made += 1;
+            self.generated += 1;
+            job.text = job.text.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            let mut word = job.text >> 48;
+            if self.corrupt && job.left.is_none() {
+                self.corrupt = false;
+                word = 0;
+            }
+            let gone = job.out.send(format!("w{word} ")).is_err();
+            if gone && wrong == Wrong::NoticesAtWrite {
+                over.push(*number);
+                continue;
+            }
+            job.left = job.left.map(|left| left - 1);
+            if job.made == job.asked {
+                over.push(*number);
+            }
+        }
+        // One that waits and was left is gone at once, unless it is kept.
+        if wrong != Wrong::KeepsQueued {
+            over.extend(self.jobs.iter().filter(|(_, job)| !job.running && job.left == Some(0)).map(|(number, _)| *number));
+        }
+        over.into_iter().for_each(|number| drop(self.jobs.remove(&number)));
+        self.slow = self.slow.saturating_sub(1);
+        self.slow > 0
+    }
+
+    fn ask(&mut self, id: &str, body: &Value) -> (u64, mpsc::UnboundedReceiver<String>) {
+        let (out, tokens) = mpsc::unbounded_channel();
+        let prompt = body["messages"][0]["content"].as_str().unwrap_or_default();
+        let text = prompt.bytes().fold(7_u64, |hash, byte| hash.wrapping_mul(31).wrapping_add(byte.into()));
+        let asked = body["max_tokens"].as_u64().unwrap_or(16);
+        let (number, prompt) = (self.next, prompt.split(' ').count());
+        let job = Job { id: id.to_owned(), prompt, computed: 0, asked, made: 0, text, running: false, left: None, out };
+        self.jobs.insert(number, job);
+        self.next += 1;
+        self.asked += 1;
+        (number, tokens)
+    }
+
+    /// The caller of a request is gone.
+    fn leave(&mut self, number: u64, body: &Value, wrong: Wrong) {
+        let Some(job) = self.jobs.get_mut(&number) else { return };
+        let id = job.id.clone();
+        match wrong {
+            Wrong::NeverNotices | Wrong::NoticesAtWrite => return,
+            Wrong::KeepsQueued if !job.running => return,
+            Wrong::LateBy(tokens) => job.left = Some(tokens),
+            _ => job.left = Some(0),
+        }
+        let has_neighbours = self.jobs.values().any(|job| job.left.is_none());
+        match wrong {
+            Wrong::LeaksBlock => self.leaked_blocks += 1,
+            Wrong::LeaksState => self.leaked_state += 1,
+            Wrong::SlowsNeighbours if has_neighbours => self.slow = SLOW_STEPS,
+            Wrong::CorruptsNeighbour => self.corrupt = has_neighbours,
+            Wrong::AsksAgain => drop(self.ask(&id, body)),
+            _ => {}
+        }
+    }
+
+    fn counters(&self) -> String {
+        let running = self.jobs.values().filter(|job| job.running).count();
+        let waiting = self.jobs.len() - running;
+        let blocks: u64 = self.jobs.values().filter(|job| job.running).map(|job| 1 + job.made / 16).sum();
+        let mut page = String::new();
+        for (name, value) in [
+            ("running", running as u64),
+            ("waiting", waiting as u64),
+            ("blocks", blocks + self.leaked_blocks),
+            ("entries", self.jobs.len() as u64 + self.leaked_state),
+            ("generated_total", self.generated),
+            ("prompted_total", self.prompted),
+            ("asked_total", self.asked),
+        ] {
+            let _ = writeln!(page, "scripted_{name} {value}");
+        }
+        page
+    }
+}
+
+pub const PROFILE: &str = r#"
+name = "scripted"
+detect = "scripted_running"
+running = [{ metric = "scripted_running" }]
+waiting = [{ metric = "scripted_waiting" }]
+kv_held = [{ metric = "scripted_blocks" }]
+per_request = [{ metric = "scripted_entries" }]
+generated = [{ metric = "scripted_generated_total" }]
+prompted = [{ metric = "scripted_prompted_total" }]
+asked = [{ metric = "scripted_asked_total" }]
+cancel = { path = "/cancel/{id}", status = 200 }
+"#;
+
+async fn request(socket: &mut TcpStream) -> std::io::Result<(String, String)> {
+    let mut all = Vec::new();
+    loop {
+        if let Some(at) = all.windows(4).position(|four| four == b"\r\n\r\n") {
+            let head = String::from_utf8_lossy(&all[..at]).to_ascii_lowercase();
+            let length = head.lines().find_map(|line| line.strip_prefix("content-length: ")?.parse().ok()).unwrap_or(0);
+            if all.len() >= at + 4 + length {
+                return Ok((head, String::from_utf8_lossy(&all[at + 4..at + 4 + length]).into_owned()));
+            }
+        }
+        let mut buffer = [0; 16 << 10];
+        match socket.read(&mut buffer).await? {
+            0 => return Err(std::io::ErrorKind::UnexpectedEof.into()),
+            read => all.extend_from_slice(&buffer[..read]),
+        }
+    }
+}
+
+async fn reply(socket: &mut TcpStream, status: &str, body: &str) -> std::io::Result<()> {
+    let text = format!("HTTP/1.1 {status}\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n{body}", body.len());
+    socket.write_all(text.as_bytes()).await
+}
+
+async fn connection(mut socket: TcpStream, world: &Mutex<World>, wrong: Wrong) -> std::io::Result<()> {
+    let (head, body) = request(&mut socket).await?;
+    let path = head.split(' ').nth(1).unwrap_or_default().to_owned();
+    if let Some(id) = path.strip_prefix("/cancel/") {
+        let found = held(world).jobs.iter().find(|(_, job)| job.id == id).map(|(number, _)| *number);
+        if let Some(number) = found.filter(|_| wrong != Wrong::IgnoresCancel) {
+            held(world).leave(number, &Value::Null, wrong);
+        }
+        return reply(&mut socket, "200 OK", "{}").await;
+    }
+    match path.as_str() {
+        "/v1/models" => reply(&mut socket, "200 OK", r#"{"data":[{"id":"scripted"}]}"#).await,
+        "/metrics" => {
+            let page = held(world).counters();
+            reply(&mut socket, "200 OK", &page).await
+        }
+        "/v1/chat/completions" => {
+            let body: Value = serde_json::from_str(&body).unwrap_or_default();
+            let id = head.lines().find_map(|line| line.strip_prefix("x-request-id: ")).unwrap_or_default().to_owned();
+            let (number, tokens) = held(world).ask(&id, &body);
+            answer(socket, world, (number, tokens), &body, wrong).await
+        }
+        _ => reply(&mut socket, "404 Not Found", "{}").await,
+    }
+}
+
+async fn answer(
+    mut socket: TcpStream,
+    world: &Mutex<World>,
+    (number, mut tokens): (u64, mpsc::UnboundedReceiver<String>),
+    body: &Value,
+    wrong: Wrong,
+) -> std::io::Result<()> {
+    let streaming = body["stream"] == true;
+    let prompt = body["messages"][0]["content"].as_str().unwrap_or_default().split(' ').count();
+    let (mut all, mut count, mut begun) = (String::new(), 0_u64, false);
+    loop {
+        let mut byte = [0; 1];
+        let token = tokio::select! {
+            // Nothing more is asked on this connection.
+            _ = socket.read(&mut byte) => {
+                held(world).leave(number, body, wrong);
+                if wrong == Wrong::NeverNotices {
+                    while tokens.recv().await.is_some() {}
+                }
+                return Ok(());
+            }
+            token = tokens.recv() => token,
+        };
+        let Some(token) = token else { break };
+        count += 1;
+        all.push_str(&token);
+        if streaming {
+            if !begun {
+                let head = "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\nconnection: close\r\n\r\n";
+                socket.write_all(head.as_bytes()).await?;
+                begun = true;
+            }
+            let chunk = json!({"choices": [{"index": 0, "delta": {"content": token}}]});
+            socket.write_all(format!("data: {chunk}\n\n").as_bytes()).await?;
+        }
+    }
+    let usage = json!({"prompt_tokens": prompt, "completion_tokens": count});
+    if streaming {
+        let last = json!({"choices": [], "usage": usage});
+        socket.write_all(format!("data: {last}\n\ndata: [DONE]\n\n").as_bytes()).await
+    } else {
+        let whole = json!({"choices": [{"index": 0, "message": {"content": all}, "finish_reason": "length"}], "usage": usage});
+        reply(&mut socket, "200 OK", &whole.to_string()).await
+    }
+}

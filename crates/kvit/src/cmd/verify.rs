@@ -91,7 +91,11 @@ pub fn run(args: &VerifyArgs) -> Result<(), Failure> {
     let engine = args.engine.as_deref().map(|url| target_at(url)).transpose()?;
     let profile = args.profile.as_deref().map(profile).transpose()?;
     let taps = args.tap.iter().map(|at| TapClient::new(at)).collect::<Result<Vec<_>, _>>().map_err(Failure::Usage)?;
-    let old = args.compare.as_deref().map(|file| report::json::read(&text(file)?).map_err(|e| Failure::Usage(format!("{}: {e}", file.display())))).transpose()?;
+    let old = args
+        .compare
+        .as_deref()
+        .map(|file| report::json::read(&text(file)?).map_err(|e| Failure::Usage(format!("{}: {e}", file.display()))))
+        .transpose()?;
     let cells = match (&*args.cell, args.full) {
         ([], false) => Set::Quick.cells(),
         ([], true) => Set::Full.cells(),

@@ -1,7 +1,7 @@
 //! The judge's side of a tap: asks it for what it saw, and says it in the judge's own time.
 //!
-//! Two clocks are never compared without saying how well: a tap is asked for its clock several times, the quickest answer counts, and half of
-//! the time that it took is how wrong the comparison can be.
+//! Two clocks are never compared without saying how well: a tap is asked for its clock several times, the quickest answer counts, and half
+//! of the time that it took is how wrong the comparison can be.
 //!
 //! Invariant: a close that came after an answer's own end is no close of that exchange, and is left out.
 
@@ -161,7 +161,8 @@ impl Asking<'_> {
     }
 }
 
-/// The exchanges of one id as a judge takes them: of several, which are one request that was asked again, closes and status are the last one's.
+/// The exchanges of one id as a judge takes them: of several, which are one request that was asked again, closes and status are the last
+/// one's.
 fn saw(page: &Page, clock: &Clock, trigger: Instant) -> TapSaw {
     let ms = |ns: u64| clock.ms_after(ns, trigger);
     let mut saw = TapSaw { name: page.name.clone(), requests: page.exchanges.len() as u64, ..TapSaw::default() };

@@ -11,6 +11,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use super::cell::{Cell, words};
+pub use super::tap::TapSaw;
 
 words! {
     /// By what something was seen.
@@ -127,54 +128,6 @@ pub struct ClientSaw {
     pub end_ms: Option<f64>,
     /// How: `complete`, `error`, `closed`, `reset`.
     pub end: Option<String>,
-}
-
-/// What a tap saw of a request.
-#[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
-pub struct TapSaw {
-    /// The tap's name; taps stand in the order of the hops, from the caller on.
-    pub name: String,
-    /// Requests with this id that passed it. More than one were asked again.
-    pub requests: u64,
-    /// When the first of them came.
-    pub request_ms: Option<f64>,
-    /// When the side of the caller closed, and how: `fin` or `rst`.
-    pub down_closed_ms: Option<f64>,
-    /// See `down_closed_ms`.
-    pub down_how: Option<String>,
-    /// When the side of the engine closed, and how.
-    pub up_closed_ms: Option<f64>,
-    /// See `up_closed_ms`.
-    pub up_how: Option<String>,
-    /// When the answer's last byte passed.
-    pub last_byte_ms: Option<f64>,
-    /// Bytes and events of the answer that passed after the trigger.
-    pub bytes_after: u64,
-    /// See `bytes_after`.
-    pub events_after: u64,
-    /// Whether the answer came to its own end.
-    pub complete: bool,
-    /// When the head of the answer passed, and its status.
-    #[serde(default)]
-    pub head_ms: Option<f64>,
-    /// See `head_ms`.
-    #[serde(default)]
-    pub status: Option<u16>,
-    /// All bytes and events of the answer.
-    #[serde(default)]
-    pub bytes: u64,
-    /// See `bytes`.
-    #[serde(default)]
-    pub events: u64,
-    /// Bytes and events of the answer that passed after the caller's side had closed.
-    #[serde(default)]
-    pub bytes_after_close: u64,
-    /// See `bytes_after_close`.
-    #[serde(default)]
-    pub events_after_close: u64,
-    /// How wrong its times can be: two clocks were compared.
-    #[serde(default)]
-    pub clock_error_ms: Option<f64>,
 }
 
 /// One look at an engine.

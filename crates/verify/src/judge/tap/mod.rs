@@ -15,6 +15,7 @@ mod ear;
 mod exchange;
 mod http1;
 mod link;
+mod saw;
 mod sse;
 mod word;
 
@@ -28,6 +29,7 @@ use tokio::sync::{Semaphore, oneshot};
 pub use book::{Book, PAGE_MAX, Page, Which};
 pub use client::{Clock, TapClient, TapError};
 pub use exchange::{Closed, End, Exchange, How, Mark, Protocol};
+pub use saw::TapSaw;
 
 /// How a tap is run.
 #[derive(Clone, PartialEq, Eq, Debug)]

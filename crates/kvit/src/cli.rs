@@ -52,6 +52,8 @@ pub enum Command {
     Museum(crate::cmd::museum::MuseumArgs),
     /// Let very many callers come and go in every phase, and tell whether anything is left of them.
     Soak(Box<crate::cmd::soak::SoakArgs>),
+    /// Judge a stack, anybody's: does a caller's leaving stop the work, what is wasted, what comes back, and where the signal is lost.
+    Verify(Box<crate::cmd::verify::VerifyArgs>),
     /// Judge a worker, anybody's, by the protocol: a scripted gateway, and a case for each promise of session.proto.
     Conformance(ConformanceArgs),
     /// Stand between two hops of a stack, pass bytes unchanged, and tell what passed of each request and who closed when and how.

@@ -21,6 +21,7 @@ pub mod soak;
 mod stored;
 pub mod tap;
 pub mod trace;
+pub mod verify;
 pub mod worker;
 
 use ::model::kernel::Isa as KernelIsa;

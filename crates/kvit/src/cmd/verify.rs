@@ -64,6 +64,9 @@ pub struct VerifyArgs {
     /// Never look at the engine between a departure and its end.
     #[arg(long)]
     pub passive: bool,
+    /// Look at it there, even if that disturbs it.
+    #[arg(long, conflicts_with = "passive")]
+    pub poll: bool,
     /// Ask each question with looks and without, and tell whether looking changed the answer.
     #[arg(long)]
     pub both_ways: bool,
@@ -88,7 +91,11 @@ pub fn run(args: &VerifyArgs) -> Result<(), Failure> {
     let engine = args.engine.as_deref().map(|url| target_at(url)).transpose()?;
     let profile = args.profile.as_deref().map(profile).transpose()?;
     let taps = args.tap.iter().map(|at| TapClient::new(at)).collect::<Result<Vec<_>, _>>().map_err(Failure::Usage)?;
-    let old = args.compare.as_deref().map(|file| report::json::read(&text(file)?).map_err(|e| Failure::Usage(format!("{}: {e}", file.display())))).transpose()?;
+    let old = args
+        .compare
+        .as_deref()
+        .map(|file| report::json::read(&text(file)?).map_err(|e| Failure::Usage(format!("{}: {e}", file.display()))))
+        .transpose()?;
     let cells = match (&*args.cell, args.full) {
         ([], false) => Set::Quick.cells(),
         ([], true) => Set::Full.cells(),
@@ -110,7 +117,7 @@ pub fn run(args: &VerifyArgs) -> Result<(), Failure> {
     files(args, &report)?;
     out::line(report::table::table(&report, out::width(), report::table::Paint::Plain).trim_end())?;
     if let Some(old) = old {
-        out::line(report::compare::text(&report::compare::compare(&old, &report), out::width()).trim_end())?;
+        out::line(report::compare::text(&report::compare::compare(&old, &report), out::width(), report::table::Paint::Plain).trim_end())?;
     }
     match report.exit_code() {
         0 => Ok(()),
@@ -135,7 +142,9 @@ fn settings(args: &VerifyArgs) -> Result<Settings, Failure> {
     };
     settings.tries = args.tries.unwrap_or(settings.tries);
     settings.max_tokens = args.max_tokens.unwrap_or(settings.max_tokens);
-    settings.poll &= !args.passive;
+    if args.passive || args.poll {
+        settings.poll = Some(args.poll);
+    }
     settings.both_ways |= args.both_ways;
     settings.check().map_err(Failure::Usage)?;
     Ok(settings)

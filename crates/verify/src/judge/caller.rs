@@ -5,175 +5,23 @@
 //!
 //! Invariant: nothing is read that was not asked for, beyond one buffer; what was read is stamped when it was read.
 
-use std::net::SocketAddr;
 use std::process::Stdio;
 use std::time::{Duration, Instant};
 
-use bytes::Bytes;
-use http::{HeaderName, HeaderValue, Method, Request, header};
-use http_body_util::{BodyExt, Full};
+use http::{Method, header};
+use http_body_util::BodyExt;
 use hyper::body::Incoming;
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use serde_json::Value;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::TcpStream;
 use tokio::process::{Child, ChildStdout};
 use tokio::task::JoinHandle;
 
 use super::cell::Trigger;
 use super::events::{Event, Splitter};
+use super::target::{ANSWER_BYTES_MAX, Driver};
 
-/// Longest answer of a request that is no stream, in bytes.
-const ANSWER_BYTES_MAX: usize = 64 << 20;
-
-/// Where a stack is asked, and with what.
-#[derive(Clone, Debug)]
-pub struct Target {
-    /// `host:port`.
-    pub authority: String,
-    /// What stands before `/v1`, or nothing.
-    pub base: String,
-    /// Sent with every request.
-    pub headers: Vec<(HeaderName, HeaderValue)>,
-    /// How long it may take to connect, and to answer a question that is no run.
-    pub patience: Duration,
-}
-
-impl Target {
-    /// `http://HOST:PORT[/BASE][/v1]`.
-    ///
-    /// # Errors
-    /// It is none, or `https`.
-    pub fn parse(url: &str) -> Result<Target, String> {
-        let wrong = || format!("`{url}` is no URL of a stack; it looks like http://127.0.0.1:8000");
-        let uri: http::Uri = url.trim_end_matches('/').parse().map_err(|_| wrong())?;
-        match uri.scheme_str() {
-            Some("http") => {}
-            Some("https") => return Err(format!("`{url}`: TLS hides how a connection is closed; put the judge behind whatever ends it")),
-            _ => return Err(wrong()),
-        }
-        let authority = uri.authority().ok_or_else(wrong)?;
-        if authority.as_str().contains('@') {
-            return Err("a URL with a user or a password in it would show them; use --key-file".to_owned());
-        }
-        let base = uri.path().trim_end_matches('/').trim_end_matches("/v1").to_owned();
-        let authority = format!("{}:{}", authority.host(), authority.port_u16().unwrap_or(80));
-        Ok(Target { authority, base, headers: Vec::new(), patience: Duration::from_secs(10) })
-    }
-
-    /// Sends this key with every request. It is shown nowhere.
-    ///
-    /// # Errors
-    /// It is none.
-    pub fn key(&mut self, key: &str) -> Result<(), String> {
-        let wrong = |_| "has not one line of visible ASCII characters".to_owned();
-        let mut value = HeaderValue::from_str(&format!("Bearer {key}")).map_err(wrong)?;
-        value.set_sensitive(true);
-        self.headers.push((header::AUTHORIZATION, value));
-        Ok(())
-    }
-
-    /// Its port, if it is on this machine.
-    pub async fn port_here(&self) -> Option<u16> {
-        let at = self.address().await.ok()?;
-        at.ip().is_loopback().then_some(at.port())
-    }
-
-    pub(super) async fn connect(&self) -> std::io::Result<TcpStream> {
-        let late = |_| std::io::Error::new(std::io::ErrorKind::TimedOut, format!("no connection within {:?}", self.patience));
-        let socket = tokio::time::timeout(self.patience, TcpStream::connect(&self.authority)).await.map_err(late)??;
-        socket.set_nodelay(true)?;
-        Ok(socket)
-    }
-
-    /// Where it is, once it was looked up.
-    ///
-    /// # Errors
-    /// It cannot be reached.
-    pub async fn address(&self) -> std::io::Result<SocketAddr> {
-        self.connect().await?.peer_addr()
-    }
-
-    pub(super) fn request(&self, method: Method, path: &str, id: Option<&str>, body: Bytes) -> Result<Request<Full<Bytes>>, CallerError> {
-        let mut request = Request::builder().method(method).uri(format!("{}{path}", self.base)).header(header::HOST, &self.authority);
-        for (name, value) in &self.headers {
-            request = request.header(name, value);
-        }
-        if let Some(id) = id {
-            request = request.header("x-request-id", id);
-        }
-        if !body.is_empty() {
-            request = request.header(header::CONTENT_TYPE, "application/json");
-        }
-        request.body(Full::new(body)).map_err(|e| CallerError::Request(e.to_string()))
-    }
-
-    /// A question that is no run, on a connection of its own: the status and the text.
-    ///
-    /// # Errors
-    /// [`CallerError`].
-    pub async fn ask(&self, method: Method, path: &str, body: Bytes) -> Result<(u16, String), CallerError> {
-        let request = self.request(method, path, None, body)?;
-        let all = async {
-            let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(self.connect().await?)).await?;
-            let driver = Driver(tokio::spawn(async move { drop(connection.await) }));
-            let answer = sender.send_request(request).await?;
-            let status = answer.status().as_u16();
-            let text = whole(answer.into_body()).await?;
-            drop(driver);
-            Ok((status, String::from_utf8_lossy(&text).into_owned()))
-        };
-        tokio::time::timeout(self.patience, all).await.unwrap_or(Err(CallerError::Late))
-    }
-}
-
-/// Why a caller got no answer.
-#[derive(Debug, thiserror::Error)]
-pub enum CallerError {
-    /// The request cannot be written.
-    #[error("the request cannot be made: {0}")]
-    Request(String),
-    /// The connection.
-    #[error("{0}")]
-    Io(#[from] std::io::Error),
-    /// What came is no HTTP, or broke off.
-    #[error("{0}")]
-    Http(#[from] hyper::Error),
-    /// Too much came.
-    #[error("an answer of more than {ANSWER_BYTES_MAX} bytes")]
-    Long,
-    /// Nothing came in time.
-    #[error("no answer in time")]
-    Late,
-}
-
-pub(super) async fn whole(mut body: Incoming) -> Result<Vec<u8>, CallerError> {
-    let mut all = Vec::new();
-    while let Some(frame) = body.frame().await {
-        if let Ok(data) = frame?.into_data() {
-            all.extend_from_slice(&data);
-        }
-        if all.len() > ANSWER_BYTES_MAX {
-            return Err(CallerError::Long);
-        }
-    }
-    Ok(all)
-}
-
-/// The task that drives a connection; it ends with this.
-pub(super) struct Driver(JoinHandle<()>);
-
-impl Driver {
-    pub(super) fn new(task: JoinHandle<()>) -> Driver {
-        Driver(task)
-    }
-}
-
-impl Drop for Driver {
-    fn drop(&mut self) {
-        self.0.abort();
-    }
-}
+pub use super::target::{CallerError, Target};
 
 /// How a run is asked for.
 #[derive(Clone, Debug)]
@@ -263,11 +111,11 @@ impl Caller {
         let (asked, driver);
         if ask.by == By::Http2 {
             let (mut sender, connection) = hyper::client::conn::http2::handshake(TokioExecutor::new(), TokioIo::new(socket)).await?;
-            driver = Driver(tokio::spawn(async move { drop(connection.await) }));
+            driver = Driver::new(tokio::spawn(async move { drop(connection.await) }));
             asked = tokio::spawn(async move { sender.send_request(request).await });
         } else {
             let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(socket)).await?;
-            driver = Driver(tokio::spawn(async move { drop(connection.await) }));
+            driver = Driver::new(tokio::spawn(async move { drop(connection.await) }));
             asked = tokio::spawn(async move { sender.send_request(request).await });
         }
         let (sent, read) = (Instant::now(), Read::default());

@@ -18,6 +18,8 @@ const TICK: Duration = Duration::from_millis(10);
 pub const WINDOW: Duration = Duration::from_millis(100);
 /// Part of the way from the idle to the busy load, under which an engine rests.
 const RESTS: f64 = 0.25;
+/// Windows behind a departure that say anything: the first has some of the time before it in it.
+const TELLING_WINDOWS: usize = 3;
 /// Least difference of the two that says anything.
 const TELLING: f64 = 0.2;
 
@@ -140,6 +142,9 @@ impl Loads {
         }
         let limit = idle + RESTS * (busy - idle);
         let after: Vec<&(Instant, f64)> = self.windows.iter().filter(|(at, _)| *at > left).collect();
+        if after.len() < TELLING_WINDOWS {
+            return None;
+        }
         let last_busy = after.iter().rposition(|(_, load)| *load > limit);
         let quiet = match last_busy {
             None => after.first(),
@@ -228,9 +233,11 @@ mod tests {
         let loads = |busy: &[f64]| Loads { last: None, windows: (1..).zip(busy).map(|(n, busy)| (at(n * 100), *busy)).collect() };
         let quiet = |of: &[f64]| loads(of).saw(0.0, 1.0, at(150)).and_then(|saw| saw.quiet_ms);
         assert_eq!(quiet(&[1.0, 1.0, 0.05, 0.0, 0.1]), Some(150.0));
-        assert_eq!(quiet(&[1.0, 0.0, 0.0]), Some(50.0));
+        assert_eq!(quiet(&[1.0, 0.0, 0.0, 0.0]), Some(50.0));
         assert_eq!(quiet(&[1.0, 0.0, 1.0, 0.0]), Some(250.0), "a pause is no end");
-        assert_eq!(quiet(&[1.0, 1.0, 1.0]), None);
+        let busy = loads(&[1.0, 1.0, 1.0, 1.0]).saw(0.0, 1.0, at(150)).expect("it is told");
+        assert_eq!(busy.quiet_ms, None);
+        assert_eq!(loads(&[1.0, 1.0, 0.0]).saw(0.0, 1.0, at(150)), None, "too soon to say");
         assert_eq!(loads(&[0.1, 0.1]).saw(0.0, 0.1, at(0)), None, "work and rest look alike");
         assert_eq!(loads(&[1.0, 0.5, 0.0]).mean(at(150), at(300)), Some(0.25));
     }

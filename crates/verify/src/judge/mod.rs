@@ -6,16 +6,23 @@
 //! Invariant: a verdict names what it rests on; what was not seen is never taken for what was well.
 // contract: C-29
 
+pub mod advice;
 pub mod caller;
 pub mod cell;
 pub mod cpu;
 pub mod events;
+pub mod fingerprint;
+pub mod logs;
 pub mod neighbours;
 pub mod profile;
+pub mod report;
 pub mod result;
 pub mod run;
+pub mod saw;
 pub mod settings;
 pub mod stack;
 pub mod tap;
+mod target;
 pub mod trial;
 pub mod verdict;
+mod watch;

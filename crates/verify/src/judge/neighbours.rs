@@ -41,14 +41,14 @@ impl Bench<'_> {
             let left = self.round(true, 2).await?;
             Ok::<_, String>((first, second, left))
         };
-        let (first, second, left) = match tokio::time::timeout(self.settings.patience() * 3, rounds).await {
+        let (first, second, left) = match tokio::time::timeout(self.patience() * 3, rounds).await {
             Ok(Ok(rounds)) => rounds,
             Ok(Err(missing)) => {
                 check.verdict = Verdict::NotProven { missing };
                 return check;
             }
             Err(_) => {
-                check.verdict = Verdict::NotProven { missing: "it took too long (--patience-ms)".to_owned() };
+                check.verdict = Verdict::NotProven { missing: "it took too long: patience_ms in --settings".to_owned() };
                 return check;
             }
         };
@@ -122,6 +122,11 @@ impl Bench<'_> {
             let late: Vec<Instant> = read.tokens.iter().copied().filter(|at| *at >= from).collect();
             round.gaps.extend(late.windows(2).map(|two| two[1].duration_since(two[0]).as_secs_f64() * 1e3));
             round.texts[index] = read.texts.concat();
+        }
+        if round.gaps.is_empty() {
+            let missing =
+                "the streams had ended before a companion could go: ask for more tokens (--max-tokens), or for fewer streams (neighbours)";
+            return Err(missing.to_owned());
         }
         Ok(round)
     }

@@ -4,6 +4,8 @@
 //! Times are milliseconds, with fractions; a try's own are since its trigger, so that what happened before is negative. What was not seen is
 //! `null`, never 0.
 //!
+//! A report of an older release lacks what came since; every field but a few has a default, so that it is read all the same.
+//!
 //! Invariant: nothing here is a conclusion but [`Verdict`] and what stands beside it in [`Judged`]; the rest was seen or measured.
 
 use std::collections::BTreeMap;
@@ -11,7 +13,8 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use super::cell::{Cell, words};
-pub use super::tap::TapSaw;
+
+pub use super::saw::{ClientSaw, CpuSaw, EngineSaw, LogSaw, Look, Neighbours, TapSaw};
 
 words! {
     /// By what something was seen.
@@ -111,114 +114,9 @@ words! {
     }
 }
 
-/// What the caller saw.
-#[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
-pub struct ClientSaw {
-    /// When its request was sent.
-    pub sent_ms: Option<f64>,
-    /// When the head of the answer came, and its status.
-    pub head_ms: Option<f64>,
-    /// See `head_ms`.
-    pub status: Option<u16>,
-    /// When the first token came.
-    pub first_token_ms: Option<f64>,
-    /// Tokens that it read, as far as they can be counted: events with something in them.
-    pub tokens: u64,
-    /// When its answer ended, if it saw that.
-    pub end_ms: Option<f64>,
-    /// How: `complete`, `error`, `closed`, `reset`.
-    pub end: Option<String>,
-}
-
-/// One look at an engine.
-#[derive(Clone, Copy, PartialEq, Debug, Default, Serialize, Deserialize)]
-pub struct Look {
-    /// When it began.
-    pub began_ms: f64,
-    /// When it was answered.
-    pub ended_ms: f64,
-    /// Requests that are computed.
-    pub running: Option<f64>,
-    /// Requests that wait.
-    pub waiting: Option<f64>,
-    /// Used part of the KV memory, 0 to 1.
-    pub kv_used: Option<f64>,
-    /// Blocks or positions that requests hold, without what is only cached, where that is told apart.
-    pub kv_held: Option<f64>,
-    /// Tokens generated since the engine's start.
-    pub generated: Option<f64>,
-    /// Prompt tokens computed since then.
-    pub prompted: Option<f64>,
-    /// Steps computed since then.
-    pub steps: Option<f64>,
-    /// Requests that it was given since then.
-    pub asked: Option<f64>,
-    /// Entries of what is kept for each request, where that is told.
-    pub per_request: Option<f64>,
-}
-
-/// What the engine's counters showed of a try.
-#[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
-pub struct EngineSaw {
-    /// The last look before the trigger.
-    pub before: Option<Look>,
-    /// Those after it, in order.
-    pub after: Vec<Look>,
-    /// The first look, when everything was over.
-    pub rest: Option<Look>,
-    /// When the request was first not counted any more, by a look that began after the trigger.
-    pub gone_ms: Option<f64>,
-    /// Tokens that were generated for it and that its caller did not read before the trigger.
-    pub tokens_after: Option<f64>,
-    /// Prompt tokens that were computed after the trigger, as far as that can be told.
-    pub prompt_after: Option<f64>,
-    /// Steps that were computed after it.
-    pub steps_after: Option<f64>,
-    /// How often the engine was given it.
-    pub asked: Option<f64>,
-    /// Whether the engine was looked at between the trigger and the end.
-    pub polled: bool,
-}
-
-/// What the processor time of the engine's processes showed.
-#[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
-pub struct CpuSaw {
-    /// Busy part of a core before the trigger, with the request at work.
-    pub busy: f64,
-    /// The same with nothing to do.
-    pub idle: f64,
-    /// When it had fallen to the idle level for good.
-    pub quiet_ms: Option<f64>,
-}
-
-/// What a hop's own log said of a request.
-#[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
-pub struct LogSaw {
-    /// The hop.
-    pub hop: String,
-    /// Its status, termination state or response flag, as it stands there.
-    pub said: String,
-    /// What that means: `client left`, `upstream failed`, `completed`, …
-    pub means: String,
-}
-
-/// What became of the healthy streams beside a try.
-#[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
-pub struct Neighbours {
-    /// How many there were.
-    pub streams: u64,
-    /// Those whose text was not their own baseline's.
-    pub corrupted: u64,
-    /// Those that ended badly.
-    pub broken: u64,
-    /// Median time between two of their tokens in the baseline, and around the departure.
-    pub baseline_gap_ms: Option<f64>,
-    /// See `baseline_gap_ms`.
-    pub gap_ms: Option<f64>,
-}
-
 /// One repetition of a cell.
 #[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
 pub struct Try {
     /// The id that it was traced by.
     pub id: String,
@@ -268,8 +166,10 @@ pub struct Judged {
     #[serde(flatten)]
     pub verdict: Verdict,
     /// By what it was reached.
+    #[serde(default)]
     pub by: Vec<Source>,
     /// Tries that count.
+    #[serde(default)]
     pub tries: u64,
     /// Medians of the tries: tokens generated after the trigger, steps, time to the stop, time until the room was there again.
     pub tokens_after: Option<f64>,
@@ -280,12 +180,15 @@ pub struct Judged {
     /// See `tokens_after`.
     pub capacity_ms: Option<f64>,
     /// Each hop, from the caller on.
+    #[serde(default)]
     pub boundaries: Vec<Boundary>,
     /// Where the wish to end was lost, if it was and that is known: the name of a boundary.
     pub lost_at: Option<String>,
     /// Entries of the knowledge base that fit.
+    #[serde(default)]
     pub advice: Vec<String>,
     /// All that was seen.
+    #[serde(default)]
     pub seen: Vec<Try>,
 }
 
@@ -311,13 +214,16 @@ pub struct Check {
     #[serde(flatten)]
     pub verdict: Verdict,
     /// By what.
+    #[serde(default)]
     pub by: Vec<Source>,
     /// What was measured, by name.
+    #[serde(default)]
     pub measured: BTreeMap<String, f64>,
 }
 
 /// All of it.
-#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+#[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
 pub struct Report {
     /// Always `verify`.
     pub object: String,
@@ -345,21 +251,4 @@ pub struct Report {
     pub checks: Vec<Check>,
     /// What could not be proven, and which option would help.
     pub hints: Vec<String>,
-}
-
-impl Report {
-    /// How many cells and checks have a verdict of this word.
-    pub fn count(&self, word: &str) -> usize {
-        let cells = self.cells.iter().map(|cell| &cell.verdict);
-        cells.chain(self.checks.iter().map(|check| &check.verdict)).filter(|verdict| verdict.word() == word).count()
-    }
-
-    /// 1 if anything fails, 2 if nothing could be judged, else 0.
-    pub fn exit_code(&self) -> u8 {
-        match (self.count("FAIL"), self.count("pass")) {
-            (0, 0) => 2,
-            (0, _) => 0,
-            _ => 1,
-        }
-    }
 }

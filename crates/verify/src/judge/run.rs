@@ -23,8 +23,8 @@ pub async fn run(mut stack: Stack, settings: &Settings, cells: &[Cell], mut told
     let bench = Bench { stack: &stack, pace: &pace, settings };
     let profile = stack.counters.as_ref().map_or("none", |counters| counters.profile.name.as_str()).to_owned();
     let hops = vec![Hop { name: profile.clone(), kind: Some(profile.clone()), version: None, config_sha256: None }];
-    let first = rest(&stack).await;
-    let other_way = Settings { poll: !settings.poll, ..settings.clone() };
+    let (first, polled) = (rest(&stack).await, bench.polls());
+    let other_way = Settings { poll: Some(!bench.polls()), ..settings.clone() };
     let (mut judged, mut changed, mut both) = (Vec::new(), Vec::new(), 0_u64);
     for &cell in cells {
         let of = bench.cell(cell, &hops).await;
@@ -63,7 +63,7 @@ pub async fn run(mut stack: Stack, settings: &Settings, cells: &[Cell], mut told
         model: stack.model.clone(),
         profile,
         hops,
-        polled: settings.poll,
+        polled,
         settings: settings_told,
         cells: judged,
         checks,

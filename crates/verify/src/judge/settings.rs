@@ -35,8 +35,8 @@ pub struct Settings {
     pub slowdown_max: f64,
     /// How long one question may take in all, in milliseconds.
     pub patience_ms: u64,
-    /// Whether the engine is looked at during tries.
-    pub poll: bool,
+    /// Whether the engine is looked at between a departure and its end. Where it is not said: if looking does not disturb it.
+    pub poll: Option<bool>,
     /// Whether each cell is tried with looks and without, to see whether looking changes the answer.
     pub both_ways: bool,
     /// Time between two looks, in milliseconds, if the engine's profile allows that.
@@ -60,7 +60,7 @@ impl Default for Settings {
             neighbours: 2,
             slowdown_max: 2.0,
             patience_ms: 60_000,
-            poll: true,
+            poll: None,
             both_ways: false,
             look_every_ms: 50,
             seed: 1,

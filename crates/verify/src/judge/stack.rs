@@ -13,6 +13,7 @@ use super::cpu::Processes;
 use super::profile::{PAGE_BYTES_MAX, Profile};
 use super::result::Look;
 use super::settings::Settings;
+use super::tap::TapClient;
 use super::verdict::median;
 
 /// Requests by which the pace is measured.
@@ -93,6 +94,8 @@ pub struct Stack {
     pub counters: Option<Counters>,
     /// The engine's processes, where they run on this machine and are known.
     pub processes: Option<Processes>,
+    /// Taps in it, in the order of the hops, from the caller on.
+    pub taps: Vec<TapClient>,
     /// Whether `ignore_eos` is understood, so that an answer has the length that was asked for.
     pub ignores_eos: bool,
 }
@@ -132,7 +135,7 @@ impl Stack {
             None => page("/metrics".to_owned()).await.and_then(|page| Profile::whose(&page)),
         };
         let counters = profile.map(|profile| Counters { target: at, profile });
-        Ok(Stack { target, model, counters, processes: None, ignores_eos: true })
+        Ok(Stack { target, model, counters, processes: None, taps: Vec::new(), ignores_eos: true })
     }
 
     /// A chat that asks for `max_tokens`.

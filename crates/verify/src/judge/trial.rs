@@ -9,15 +9,15 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use http::Method;
-use serde_json::Value;
 use tokio::task::JoinSet;
 
 use super::caller::{By, Caller, End, Left, Read};
 use super::cell::{Cell, Phase, Trigger};
 use super::cpu::{Sampler, WINDOW};
-use super::result::{ClientSaw, CpuSaw, EngineSaw, Look, Source, Try, Verdict};
+use super::result::{Look, Source, Try, Verdict};
 use super::settings::Settings;
 use super::stack::{Pace, Stack, words};
+use super::watch::{Before, Cpu, Filled, client, present};
 
 /// Tokens that are read before an early departure.
 const EARLY: usize = 3;
@@ -26,11 +26,9 @@ const NEAR: u64 = 3;
 /// Tokens whose events no buffers on the way hold: 4 MiB at each side of a connection, 200 bytes an event.
 const BUFFERED_TOKENS: u64 = 20_000;
 /// Looks in a row that must not count a request for it to be gone.
-const GONE_LOOKS: usize = 2;
-/// How long processes must have rested for their work to be over.
-const RESTED: Duration = Duration::from_millis(500);
-/// Time for what is under way to be counted, where gauges are not older than that.
-const SETTLE: Duration = Duration::from_millis(300);
+pub(super) const GONE_LOOKS: usize = 2;
+/// Answers that a try may wait for, one after the other: fillers, and what they leave waiting.
+const WHOLES: u32 = 8;
 
 /// What tries are made with.
 #[derive(Clone, Copy)]
@@ -43,15 +41,11 @@ pub struct Bench<'a> {
     pub settings: &'a Settings,
 }
 
-fn ms(at: Instant, zero: Instant) -> f64 {
-    at.saturating_duration_since(zero).as_secs_f64() * 1e3 - zero.saturating_duration_since(at).as_secs_f64() * 1e3
-}
-
 /// Requests that take the engine's slots, each read to its end in a task of its own.
 #[derive(Default)]
-struct Fillers {
-    tasks: JoinSet<Option<Read>>,
-    sent: usize,
+pub(super) struct Fillers {
+    pub(super) tasks: JoinSet<Option<Read>>,
+    pub(super) sent: usize,
 }
 
 impl Bench<'_> {
@@ -59,11 +53,12 @@ impl Bench<'_> {
     pub async fn one(&self, cell: Cell, number: u64) -> Try {
         let id = format!("verify-{}-{}-{number}", cell.to_string().replace(['/', '='], "-"), self.settings.seed);
         let mut seen = Try { id: id.clone(), ..Try::default() };
-        let all = tokio::time::timeout(self.settings.patience(), self.tried(cell, &id, &mut seen)).await;
+        let patience = self.patience();
+        let all = tokio::time::timeout(patience, self.tried(cell, &id, &mut seen)).await;
         match all {
             Ok(Ok(())) => {}
             Ok(Err(why)) => seen.void = Some(why),
-            Err(_) => seen.void = Some(format!("it took longer than {} ms (--patience-ms)", self.settings.patience_ms)),
+            Err(_) => seen.void = Some(format!("it took longer than {patience:?}: patience_ms in --settings")),
         }
         seen
     }
@@ -127,6 +122,10 @@ impl Bench<'_> {
         let (tokens, prompts) = self.finish(fillers).await?;
         let filled = Filled { others, tokens, prompts };
         seen.engine = self.conclude(engine, Before { quiet: before, last, zero }, seen, left.at, filled).await;
+        for tap in &self.stack.taps {
+            let saw = tap.saw(id, left.at).await.map_err(|e| format!("a tap does not answer: {e}"))?;
+            seen.taps.push(saw);
+        }
         seen.record = self.record(id).await;
         Ok(())
     }
@@ -189,7 +188,7 @@ impl Bench<'_> {
         }
     }
 
-    fn every(&self) -> Duration {
+    pub(super) fn every(&self) -> Duration {
         let profile = self.stack.counters.as_ref().map(|counters| counters.profile.look_every_ms).unwrap_or_default();
         Duration::from_millis(self.settings.look_every_ms.max(profile))
     }
@@ -201,8 +200,16 @@ impl Bench<'_> {
         }
     }
 
-    fn polls(&self) -> bool {
-        self.settings.poll
+    /// Whether the engine is looked at between a departure and its end.
+    pub fn polls(&self) -> bool {
+        let disturbs = self.stack.counters.as_ref().is_some_and(|counters| counters.profile.disturbs);
+        self.settings.poll.unwrap_or(!disturbs)
+    }
+
+    /// How long one try may take: what is set, or a few times what an answer takes that nobody leaves.
+    pub fn patience(&self) -> Duration {
+        let whole = self.pace.long.map_or(self.pace.first, |(_, took)| took) + self.pace.rest(0);
+        self.settings.patience().max(whole * WHOLES)
     }
 
     /// Takes the engine's slots, until a request waits.
@@ -219,15 +226,17 @@ impl Bench<'_> {
                 fillers.sent += 1;
             }
             // Each of them is counted somewhere before the next wave is sent, or waits where nobody counts.
-            let (mut same, mut last) = (0, None);
+            let (mut same, mut waits, mut last) = (0, 0, None);
             while same < GONE_LOOKS {
                 tokio::time::sleep(self.every()).await;
                 let look = counters.look(zero).await.ok_or("the engine's counters cannot be read")?;
                 let counted = present(&look);
-                if look.waiting.is_some_and(|waiting| waiting >= 1.0) {
+                // One that has just come waits for a moment, too.
+                waits = if look.waiting.is_some_and(|waiting| waiting >= 1.0) { waits + 1 } else { 0 };
+                if waits > GONE_LOOKS {
                     return Ok(());
                 }
-                same = if counted == last { same + 1 } else { 0 };
+                same = if counted == last && waits == 0 { same + 1 } else { 0 };
                 last = counted;
             }
             if last.is_some_and(|counted| counted < fillers.sent as f64) {
@@ -330,170 +339,5 @@ impl Bench<'_> {
             return Err(format!("the cancel was answered with {status}"));
         }
         Ok((left, by.proves.then_some(true)))
-    }
-
-    /// Watches the engine until the request is gone, or until it would have ended by itself.
-    async fn watch(&self, cell: Cell, zero: Instant, kept: &mut Option<Caller>, fillers: usize, cpu: &Cpu<'_>) -> Option<EngineSaw> {
-        let first = self.pace.long.map_or(self.pace.first, |(_, took)| took);
-        let natural = first + self.pace.rest(0) * 3 / 2 + Duration::from_secs(1);
-        let until = zero + natural.max(Duration::from_secs_f64(self.settings.stop_ms / 1e3) * 2);
-        let counters = self.stack.counters.as_ref();
-        let mut saw = EngineSaw { polled: self.polls(), ..EngineSaw::default() };
-        let base = fillers as f64;
-        let mut gone = 0;
-        let mut first_gone = None;
-        while Instant::now() < until {
-            let pause = tokio::time::sleep(self.every());
-            match kept {
-                // It goes on reading, and what it reads is not wasted.
-                Some(caller) if cell.trigger != Trigger::StopReading && !caller.is_over() => {
-                    tokio::pin!(pause);
-                    loop {
-                        tokio::select! {
-                            () = &mut pause => break,
-                            () = caller.next() => if caller.is_over() { break },
-                        }
-                    }
-                }
-                _ => pause.await,
-            }
-            if let Some(counters) = counters.filter(|_| self.polls())
-                && let Some(look) = counters.look(zero).await
-            {
-                let is_gone = present(&look).is_some_and(|counted| {
-                    if cell.phase == Phase::Queued { look.waiting == Some(0.0) || counted <= base } else { counted == 0.0 }
-                });
-                if is_gone {
-                    first_gone = first_gone.or(Some(look.ended_ms));
-                    gone += 1;
-                } else {
-                    (gone, first_gone) = (0, None);
-                }
-                saw.after.push(look);
-                if gone >= GONE_LOOKS {
-                    saw.gone_ms = first_gone;
-                    break;
-                }
-            }
-            // Without looks the processor's time is what ends the watch; half a second of rest is no pause between two tokens.
-            if !self.polls() && fillers == 0 && cpu.rests_since(zero).is_some_and(|rests| rests >= RESTED) {
-                break;
-            }
-        }
-        counters.is_some().then_some(saw)
-    }
-
-    /// Lets the fillers end. Tokens and prompt tokens that are theirs.
-    async fn finish(&self, mut fillers: Fillers) -> Result<(f64, f64), String> {
-        let (mut tokens, mut prompts) = (0.0, 0.0);
-        while let Some(ended) = fillers.tasks.join_next().await {
-            let read = ended.ok().flatten().ok_or("a filler did not end well")?;
-            let (prompt, generated) = read.usage.unwrap_or((0, read.tokens.len() as u64));
-            tokens += generated as f64;
-            prompts += prompt as f64;
-        }
-        Ok((tokens, prompts))
-    }
-
-    /// What is left when everything is over, and what that says of the time after the departure.
-    async fn conclude(&self, saw: Option<EngineSaw>, before: Before, seen: &Try, left: Instant, filled: Filled) -> Option<EngineSaw> {
-        let (mut saw, counters) = (saw?, self.stack.counters.as_ref()?);
-        let profile = &counters.profile;
-        tokio::time::sleep(SETTLE.max(Duration::from_millis(profile.stale_ms))).await;
-        // A queue that somebody kept is worked off only now.
-        let rest = loop {
-            let look = counters.look(left).await?;
-            if present(&look).is_none_or(|counted| counted == 0.0) {
-                break look;
-            }
-            tokio::time::sleep(self.every()).await;
-        };
-        let difference = |of: fn(&Look) -> Option<f64>, from: Option<&Look>| Some((of(&rest)? - of(from?)?).max(0.0));
-        let generated = difference(|look| look.generated, before.quiet.as_ref());
-        saw.tokens_after = generated.map(|all| (all - filled.tokens - seen.client.tokens as f64).max(0.0));
-        // What a prompt was computed of before the departure is known only where sums move at once.
-        if filled.others > 0.0 && filled.prompts > 0.0 {
-            saw.prompt_after = difference(|look| look.prompted, before.quiet.as_ref()).map(|all| (all - filled.prompts).max(0.0));
-        } else if !profile.sums_move_at_end {
-            saw.prompt_after = difference(|look| look.prompted, before.last.as_ref());
-            saw.steps_after = difference(|look| look.steps, before.last.as_ref());
-        }
-        saw.asked = difference(|look| look.asked, before.quiet.as_ref()).map(|all| all - filled.others);
-        let shift = ms(left, before.zero);
-        saw.before = before.last.map(|look| Look { began_ms: look.began_ms - shift, ended_ms: look.ended_ms - shift, ..look });
-        saw.rest = Some(rest);
-        Some(saw)
-    }
-
-    /// What the stack's own record says, where it keeps one.
-    async fn record(&self, id: &str) -> Option<String> {
-        let path = self.stack.counters.as_ref()?.profile.record.as_ref()?.replace("{id}", id);
-        let (status, text) = self.stack.target.ask(Method::GET, &path, Bytes::new()).await.ok()?;
-        let record: Value = serde_json::from_str(&text).ok().filter(|_| status == 200)?;
-        let outcome = &record["outcome"];
-        Some(format!("{}/{}", outcome["kind"].as_str()?, outcome["cause"].as_str()?))
-    }
-}
-
-/// What the processor's time shows of one try.
-struct Cpu<'a> {
-    sampler: Option<&'a Sampler>,
-    resting: Instant,
-    sent: Instant,
-    left: Instant,
-}
-
-impl Cpu<'_> {
-    fn saw(&self) -> Option<CpuSaw> {
-        let loads = self.sampler?.loads();
-        // The window in which it was sent is neither.
-        let idle = loads.mean(self.resting, self.sent)?;
-        let busy = loads.mean(self.sent + WINDOW, self.left)?;
-        loads.saw(idle, busy, self.left)
-    }
-
-    /// How long it has rested by now.
-    fn rests_since(&self, left: Instant) -> Option<Duration> {
-        let quiet = Duration::from_secs_f64(self.saw()?.quiet_ms?.max(0.0) / 1e3);
-        Some(left.elapsed().saturating_sub(quiet))
-    }
-}
-
-/// What belongs to the requests that took the engine's slots.
-struct Filled {
-    others: f64,
-    tokens: f64,
-    prompts: f64,
-}
-
-/// Looks before the departure.
-struct Before {
-    quiet: Option<Look>,
-    last: Option<Look>,
-    /// What `last` is timed by.
-    zero: Instant,
-}
-
-/// All requests that an engine has.
-fn present(look: &Look) -> Option<f64> {
-    match (look.running, look.waiting) {
-        (None, None) => None,
-        (running, waiting) => Some(running.unwrap_or(0.0) + waiting.unwrap_or(0.0)),
-    }
-}
-
-fn client(read: &Read, sent: Instant, zero: Instant) -> ClientSaw {
-    ClientSaw {
-        sent_ms: Some(ms(sent, zero)),
-        head_ms: read.head.map(|(at, _)| ms(at, zero)),
-        status: read.head.map(|(_, status)| status),
-        first_token_ms: read.tokens.first().map(|at| ms(*at, zero)),
-        tokens: read.tokens.len() as u64,
-        end_ms: read.end.map(|(at, _)| ms(at, zero)),
-        end: read.end.map(|(_, how)| match how {
-            End::Complete => "complete".to_owned(),
-            End::Error => "error".to_owned(),
-            End::Broken => "closed".to_owned(),
-        }),
     }
 }

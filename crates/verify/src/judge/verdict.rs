@@ -138,8 +138,9 @@ impl Work {
         }
         if let Some(cpu) = &seen.cpu {
             work.by.push(Source::Cpu);
+            // Counters know the request from others; where they say that it is gone, somebody else may be at work.
+            work.outlived |= cpu.quiet_ms.is_none() && work.stop_ms.is_none();
             work.stop_ms = work.stop_ms.or(cpu.quiet_ms);
-            work.outlived |= cpu.quiet_ms.is_none();
         }
         // The tap next to the engine: what passed there was computed, and where the engine's side was closed it was told.
         if let Some(tap) = seen.taps.last().filter(|tap| tap.requests > 0) {

@@ -90,7 +90,7 @@ async fn a_correct_engine_passes_every_way_of_leaving() {
 async fn what_is_judged_without_looking_is_judged_alike() {
     for (wrong, fails) in [(Wrong::Nothing, false), (Wrong::NeverNotices, true)] {
         let engine = Scripted::start(wrong).await;
-        let passive = Settings { poll: false, both_ways: true, neighbours: 0, ..settings() };
+        let passive = Settings { poll: Some(false), both_ways: true, neighbours: 0, ..settings() };
         let report = judged_by(&engine, &[EARLY], &passive).await;
         assert_eq!(report.cells[0].verdict.is_fail(), fails, "{}", told(&report));
         assert_eq!(report.cells[0].by, [Source::CountersApart]);

@@ -1,6 +1,8 @@
-//! The judge from outside: against servers whose faults are known, and its taps against sockets of the tests' own.
+//! The judge from outside: against servers whose faults are known, logs of proxies that others made, and its taps against sockets of the tests'
+//! own.
 
 mod convicted;
+mod hop_logs;
 mod scripted;
 mod stand;
 mod tap_closes;

@@ -12,9 +12,10 @@ use hyper::client::conn::http1::SendRequest;
 use hyper_util::rt::TokioIo;
 use serde_json::Value;
 
-use super::super::caller::{CallerError, Driver, Target, whole};
+use super::super::result::TapSaw;
+use super::super::target::{CallerError, Driver, Target, whole};
 use super::control::escape;
-use super::saw::{TapSaw, saw};
+use super::saw::saw;
 use super::{Page, Which};
 
 /// How often a clock is asked.

@@ -29,7 +29,6 @@ use tokio::sync::{Semaphore, oneshot};
 pub use book::{Book, PAGE_MAX, Page, Which};
 pub use client::{Clock, TapClient, TapError};
 pub use exchange::{Closed, End, Exchange, How, Mark, Protocol};
-pub use saw::TapSaw;
 
 /// How a tap is run.
 #[derive(Clone, PartialEq, Eq, Debug)]

@@ -5,52 +5,9 @@
 
 use std::time::Instant;
 
-use serde::{Deserialize, Serialize};
-
+use super::super::result::TapSaw;
 use super::client::Clock;
 use super::{Closed, End, Exchange, Page};
-
-/// What a tap saw of a request.
-#[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
-#[serde(default)]
-pub struct TapSaw {
-    /// The tap's name; taps stand in the order of the hops, from the caller on.
-    pub name: String,
-    /// Requests with this id that passed it. More than one were asked again.
-    pub requests: u64,
-    /// When the first of them came.
-    pub request_ms: Option<f64>,
-    /// When the side of the caller closed, and how: `fin` or `rst`.
-    pub down_closed_ms: Option<f64>,
-    /// See `down_closed_ms`.
-    pub down_how: Option<String>,
-    /// When the side of the engine closed, and how.
-    pub up_closed_ms: Option<f64>,
-    /// See `up_closed_ms`.
-    pub up_how: Option<String>,
-    /// When the answer's last byte passed.
-    pub last_byte_ms: Option<f64>,
-    /// Bytes and events of the answer that passed after the trigger.
-    pub bytes_after: u64,
-    /// See `bytes_after`.
-    pub events_after: u64,
-    /// Whether the answer came to its own end.
-    pub complete: bool,
-    /// When the head of the answer passed, and its status.
-    pub head_ms: Option<f64>,
-    /// See `head_ms`.
-    pub status: Option<u16>,
-    /// All bytes and events of the answer.
-    pub bytes: u64,
-    /// See `bytes`.
-    pub events: u64,
-    /// Bytes and events of the answer that passed after the caller's side had closed.
-    pub bytes_after_close: u64,
-    /// See `bytes_after_close`.
-    pub events_after_close: u64,
-    /// How wrong its times can be: two clocks were compared.
-    pub clock_error_ms: Option<f64>,
-}
 
 /// The exchanges of one id as a judge takes them: of several, which are one request that was asked again, closes and status are the last
 /// one's.

@@ -56,7 +56,7 @@ pub enum Command {
     Verify(Box<crate::cmd::verify::VerifyArgs>),
     /// Judge a worker, anybody's, by the protocol: a scripted gateway, and a case for each promise of session.proto.
     Conformance(ConformanceArgs),
-    /// Pass bytes between two hops of a stack, unchanged, and tell what of each request passed and who closed when, until SIGINT or SIGTERM.
+    /// Stand between two hops of a stack, pass bytes unchanged, and tell what passed of each request and who closed when and how.
     Tap(TapArgs),
     /// Measure this machine.
     #[command(subcommand)]

@@ -1,8 +1,8 @@
 //! What a tap adds: the same round trips and the same bytes with and without one, in turns, in one run.
 //!
-//! `cargo bench -p verify --bench tap`. Both ways have the same caller and the same kind of engine, a thread that answers at once; each turn goes
-//! the one way and then the other, and every second turn begins with the other. Processor time is that of the tap's own thread, as the kernel
-//! accounts it.
+//! `cargo bench -p verify --bench tap`. Both ways have the same caller and the same kind of engine, a thread that answers at once; each
+//! turn goes the one way and then the other, and every second turn begins with the other. Processor time is that of the tap's own thread,
+//! as the kernel accounts it.
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -134,8 +134,10 @@ fn round_trips(ways: &Ways) {
     });
 }
 
-/// Sends so much in so many turns, in pieces of this size.
-fn transfer(ways: &Ways, name: &str, turns_max: usize, pieces: usize, piece: &'static [u8]) {
+/// An answer with this head: so many pieces in each of so many turns.
+fn transfer(head: &str, name: &str, turns_max: usize, pieces: usize, piece: &'static [u8]) {
+    let ways = &Ways::new();
+    ask_for(ways, head);
     let bytes = pieces * piece.len();
     let megabytes = (bytes as f64) / 1e6;
     std::thread::scope(|scope| {
@@ -169,12 +171,9 @@ fn main() {
     println!("{cores} cores, load {}", std::fs::read_to_string("/proc/loadavg").unwrap_or_default().trim());
     round_trips(&Ways::new());
     let block: &'static [u8] = vec![b'x'; 64 << 10].leak();
-    let ways = Ways::new();
-    ask_for(&ways, &format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n", BLOCK * (BLOCKS + 2)));
-    transfer(&ways, "one long answer", BLOCKS, BLOCK / block.len(), block);
-    let ways = Ways::new();
-    ask_for(&ways, STREAM);
-    transfer(&ways, "a stream as fast as it goes, event by event", STREAMS, EVENTS, EVENT.as_bytes());
+    let head = format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n", BLOCK * (BLOCKS + 1));
+    transfer(&head, "one long answer", BLOCKS, BLOCK / block.len(), block);
+    transfer(STREAM, "a stream as fast as it goes, event by event", STREAMS, EVENTS, EVENT.as_bytes());
 }
 
 /// A request, and the head of its answer, on both ways.

@@ -1,7 +1,7 @@
 //! `kvit tap`: `verify`'s tap in a process of its own.
 //!
-//! Invariant: nothing but `listening on ...` and `reporting on ...` goes to stdout, once both listen; the first SIGINT or SIGTERM ends it, and
-//! connections that are open then are reset.
+//! Invariant: nothing but `listening on ...` and `reporting on ...` goes to stdout, once both listen; the first SIGINT or SIGTERM ends it,
+//! and connections that are open then are reset.
 
 use anyhow::Context;
 use tokio::signal::unix::{SignalKind, signal};

@@ -40,9 +40,10 @@ fn message(first_line: &str, framed: Framed, length: usize) -> Vec<u8> {
     [format!("{first_line}\r\n{head}\r\n").into_bytes(), body].concat()
 }
 
-/// Plays a connection: each request, then its answer, each in pieces, and a close in the end. What either end heard, and how it ended for it.
+/// What an end heard, and how it ended for it.
 type Heard = (Vec<u8>, Seen);
 
+/// Plays a connection: each request, then its answer, each in pieces, and a close in the end. What the caller and the engine heard.
 fn play(stand: &Stand, script: &[(Vec<u8>, Vec<u8>)], cuts: &[usize], caller_closes: bool, by_rst: bool) -> (Heard, Heard) {
     let (caller, engine) = stand.pair();
     let (mut asked, mut answered) = (Vec::new(), Vec::new());

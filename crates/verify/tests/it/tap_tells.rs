@@ -172,6 +172,7 @@ fn what_is_wrong_is_said_with_what_would_be_right() {
     // Somebody takes the connection and says nothing that a tap would say.
     let strange = std::thread::spawn(move || {
         let (socket, _) = taken.accept().expect("it comes");
+        hear(&socket, "GET /clock".len());
         say(&socket, "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n[]");
         socket.set_read_timeout(Some(Duration::from_secs(60))).expect("an option");
         hear_all(&socket)

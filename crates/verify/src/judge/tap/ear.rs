@@ -1,10 +1,10 @@
 //! Reads along on one connection: which bytes belong to which exchange.
 //!
-//! Requests and answers are matched by their order, as HTTP/1.1 has it. What cannot be read is counted on one exchange, to the connection's end;
-//! nothing here can keep a byte from passing, or ends a connection.
+//! Requests and answers are matched by their order, as HTTP/1.1 has it. What cannot be read is counted on one exchange, to the connection's
+//! end; nothing here can keep a byte from passing, or ends a connection.
 //!
-//! Invariant: every byte that passed after the first of an exchange is counted on one exchange; an exchange ends once, and is `complete` only
-//! if HTTP says so.
+//! Invariant: every byte that passed after the first of an exchange is counted on one exchange; an exchange ends once, and is `complete`
+//! only if HTTP says so.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -57,8 +57,8 @@ impl Head {
         }
     }
 
-    /// Whether it is time to look whether it can become a head at all: whenever its length has doubled, so that all looks cost no more than one
-    /// at its end.
+    /// Whether it is time to look whether it can become a head at all: whenever its length has doubled, so that all looks cost no more than
+    /// one at its end.
     fn is_due(&self, added: usize) -> bool {
         let had = self.bytes.len() - added.min(self.bytes.len());
         had.next_power_of_two() != self.bytes.len().next_power_of_two() || had == 0

@@ -1,7 +1,7 @@
 //! What a tap remembers of one exchange: a request and its answer, or what passed of a connection that cannot be read along.
 //!
-//! Times are nanoseconds of the tap's own clock; who asks converts them (`client`). A close stands here as it came, whether it mattered or not:
-//! one after the answer's last byte is the end of a connection, not of an exchange.
+//! Times are nanoseconds of the tap's own clock; who asks converts them (`client`). A close stands here as it came, whether it mattered or
+//! not: one after the answer's last byte is the end of a connection, not of an exchange.
 //!
 //! Invariant: stamps are of the moment when the tap had the bytes, before it passed them on; what was not seen is absent.
 
@@ -172,7 +172,7 @@ impl Exchange {
         // Every 2^halved-th piece has a mark of its own, and the newest one.
         match self.marks.last_mut() {
             Some(last) if last.at_ns == at_ns => return *last = mark,
-            Some(last) if self.pieces % (1 << self.halved) != 0 => *last = mark,
+            Some(last) if !self.pieces.is_multiple_of(1 << self.halved) => *last = mark,
             _ => self.marks.push(mark),
         }
         self.pieces += 1;

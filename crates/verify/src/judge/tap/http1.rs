@@ -1,7 +1,7 @@
 //! HTTP/1.1 as a tap needs it: where a head ends and what it says, and where a body ends.
 //!
-//! Invariant: pure, and the same however the bytes were cut. Who cannot say where a message ends says why, and is not asked again: a tap that
-//! guesses would show exchanges that never were.
+//! Invariant: pure, and the same however the bytes were cut. Who cannot say where a message ends says why, and is not asked again: a tap
+//! that guesses would show exchanges that never were.
 
 use httparse::{Header, Status};
 
@@ -64,14 +64,13 @@ pub struct Response {
 /// Where a head ends: behind its empty line, of which a part may stand before `from`.
 pub fn head_end(bytes: &[u8], from: usize) -> Option<usize> {
     let from = from.saturating_sub(3);
-    memchr::memchr_iter(b'\n', &bytes[from..])
-        .map(|at| from + at + 1)
-        .find(|&at| match &bytes[at..] {
-            [b'\n', ..] => true,
-            [b'\r', b'\n', ..] => true,
-            _ => false,
-        })
-        .map(|at| at + if bytes[at] == b'\n' { 1 } else { 2 })
+    let lines = memchr::memchr_iter(b'\n', &bytes[from..]).map(|at| from + at + 1);
+    let mut ends = lines.filter_map(|line| match &bytes[line..] {
+        [b'\n', ..] => Some(line + 1),
+        [b'\r', b'\n', ..] => Some(line + 2),
+        _ => None,
+    });
+    ends.next()
 }
 
 /// Whether a request's head can begin so.

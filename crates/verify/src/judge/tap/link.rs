@@ -3,8 +3,8 @@
 //! A piece is read, written on at once, and only then looked at. Nothing more is read from a side while the other has not taken all of that
 //! piece, so a reader that stops makes the writer stop, as it would without a tap.
 //!
-//! Invariant: a FIN passes as a FIN, behind all bytes before it and for its direction alone; every other end passes as an RST. So an answer that
-//! was cut never looks as if it was whole.
+//! Invariant: a FIN passes as a FIN, behind all bytes before it and for its direction alone; every other end passes as an RST. So an answer
+//! that was cut never looks as if it was whole.
 
 use std::cell::RefCell;
 use std::io::ErrorKind;

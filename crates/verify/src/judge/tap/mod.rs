@@ -1,11 +1,11 @@
-//! A tap: a transparent proxy between two hops of a stack. It passes bytes and closes as they come, reads along, and tells over a socket of its own
-//! what it saw of each exchange (`kvit tap`, or in the judge's own process).
+//! A tap: a transparent proxy between two hops of a stack. It passes bytes and closes as they come, reads along, and tells over a socket of
+//! its own what it saw of each exchange (`kvit tap`, or in the judge's own process).
 //!
-//! It runs in threads of its own, one that passes bytes and one that answers questions, so that neither a judge at work nor a question delays
-//! what passes.
+//! It runs in threads of its own, one that passes bytes and one that answers questions, so that neither a judge at work nor a question
+//! delays what passes.
 //!
-//! Invariant: a tap decides nothing. Whether it reads along or not, whether it is asked or not, the same bytes pass in the same order, and each
-//! side's close passes as it came.
+//! Invariant: a tap decides nothing. Whether it reads along or not, whether it is asked or not, the same bytes pass in the same order, and
+//! each side's close passes as it came.
 // contract: C-29
 
 mod book;
@@ -15,6 +15,7 @@ mod ear;
 mod exchange;
 mod http1;
 mod link;
+mod saw;
 mod sse;
 mod word;
 
@@ -38,8 +39,8 @@ pub struct Options {
     pub control: String,
     /// The header that an exchange is traced by.
     pub trace_header: String,
-    /// Where a stack does not pass that header: how the word in a request's body begins that it is traced by. Nothing is looked for if it is
-    /// empty.
+    /// Where a stack does not pass that header: how the word in a request's body begins that it is traced by. Nothing is looked for if it
+    /// is empty.
     pub trace_text: String,
     /// Most connections at a time; further ones wait in the kernel until one is over.
     pub connections_max: usize,

@@ -88,7 +88,7 @@ pub struct VerifyArgs {
 pub fn run(args: &VerifyArgs) -> Result<(), Failure> {
     let settings = settings(args)?;
     let target = target(args, &args.url)?;
-    let engine = args.engine.as_deref().map(|url| target_at(url)).transpose()?;
+    let engine = args.engine.as_deref().map(target_at).transpose()?;
     let profile = args.profile.as_deref().map(profile).transpose()?;
     let taps = args.tap.iter().map(|at| TapClient::new(at)).collect::<Result<Vec<_>, _>>().map_err(Failure::Usage)?;
     let old = args
@@ -107,7 +107,7 @@ pub fn run(args: &VerifyArgs) -> Result<(), Failure> {
         let mut stack = Stack::meet(target, args.model.clone(), engine, profile.flatten(), args.profile.as_deref() != Some("none")).await?;
         stack.processes = match &*args.pid {
             [] => port.and_then(Processes::listening),
-            pids => Some(Processes::of(pids).map_err(|why| Unjudged::Control(why))?),
+            pids => Some(Processes::of(pids).map_err(Unjudged::Control)?),
         };
         stack.taps = taps;
         verify::judge::run::run(stack, &settings, &cells, told).await

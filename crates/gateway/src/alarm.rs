@@ -35,7 +35,8 @@ impl Alarm {
         }
         loop {
             self.woken = Some(cx.waker().clone());
-            ready!(self.sleep.as_mut().poll(cx));
+            // Where a task's budget is used up, tokio's timer says "pending" before it knows whom to wake.
+            ready!(std::pin::pin!(tokio::task::unconstrained(self.sleep.as_mut())).poll(cx));
             let now = Instant::now();
             if due <= now {
                 return Poll::Ready(now);

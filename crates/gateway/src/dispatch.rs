@@ -157,12 +157,13 @@ impl Calls {
 
     /// Accepts a run, under this id if it has one already, with its first reader.
     pub(crate) fn open_as(self: &Arc<Self>, key: Option<RunKey>, order: Order, conn: &Arc<ConnState>) -> Result<Opened, Closed> {
+        let whereto = self.whereto(&order.prompt);
         let mut table = self.lock();
         if self.is_draining() {
             return Err(Closed::ShuttingDown);
         }
         let key = key.unwrap_or_else(|| self.free_key(&table, order.caller.tenant.clone(), order.requested.clone()));
-        let mut entry = self.accepted(&mut table, &key, order);
+        let mut entry = self.accepted(&mut table, &key, order, whereto);
         let seat = entry.seats.join(conn, self.config.stream_buffer_events, self.now());
         let Some(seat) = seat else { unreachable!("the first reader always finds a seat") };
         let created = entry.created;
@@ -172,11 +173,12 @@ impl Calls {
 
     /// Accepts a run that nobody reads, under an id that the store gave it.
     pub(crate) fn open_background(&self, key: &RunKey, order: Order) -> Result<(), Closed> {
+        let whereto = self.whereto(&order.prompt);
         let mut table = self.lock();
         if self.is_draining() {
             return Err(Closed::ShuttingDown);
         }
-        let mut entry = self.accepted(&mut table, key, order);
+        let mut entry = self.accepted(&mut table, key, order, whereto);
         entry.dispatch = entry.dispatch.nobody_reads();
         self.begin(table, entry);
         Ok(())
@@ -184,10 +186,10 @@ impl Calls {
 
     /// Goes on with a run that another life of a gateway had.
     pub(crate) fn open_again(&self, again: Again) {
-        let mut table = self.lock();
         let Again { key, model, created, attempt, work, deadlines, log } = again;
         let (n, was_accepted) = (work.params.n, log.was_accepted());
         let (forwarded, affinity) = self.whereto(&work.prompt);
+        let mut table = self.lock();
         self.journal.record(
             Some(&key),
             0,
@@ -208,12 +210,12 @@ impl Calls {
     }
 
     /// A run that was accepted just now, with its record.
-    fn accepted(&self, table: &mut Table, key: &RunKey, order: Order) -> Entry {
+    fn accepted(&self, table: &mut Table, key: &RunKey, order: Order, whereto: (bool, Option<Affinity>)) -> Entry {
         let (model, n, stream, on_disconnect) = (order.model.clone(), order.params.n, order.stream, order.on_disconnect);
         self.journal.record(Some(key), 0, Event::Accepted { model, n, stream, on_disconnect });
         tracing::info!(run = %key.run, tenant = %key.tenant, caller = %order.caller.name, n, stream, "accepted");
         table.last_order += 1;
-        self.entry(key, order, table.last_order)
+        self.entry(key, order, table.last_order, whereto)
     }
 
     /// Puts a run into the table, with a worker if there is one for it.
@@ -257,7 +259,7 @@ impl Calls {
         wishes.find(free).unwrap_or_else(|| key(fresh_id()))
     }
 
-    fn entry(&self, key: &RunKey, order: Order, place: u64) -> Entry {
+    fn entry(&self, key: &RunKey, order: Order, place: u64, whereto: (bool, Option<Affinity>)) -> Entry {
         let is_background = order.is_background();
         let ending = Ending { door: order.door.into(), has_tools: !order.tools.is_empty() };
         let log = Log::new(order.keeps(), is_background).ending(ending);
@@ -268,17 +270,16 @@ impl Calls {
         let client = order.timeout.map(|left| Deadline::from_left(order.arrived, left, Cause::ClientDeadline));
         let own = Deadline::from_left(order.arrived, own, Cause::GatewayDeadline);
         let work = Work { prompt: order.prompt, params: order.params };
-        let (forwarded, affinity) = self.whereto(&work.prompt);
         let dispatch = Dispatch::new(key.clone(), work, client.into_iter().chain([own]).collect(), config, self.now());
         let dispatch = dispatch.on_disconnect(order.on_disconnect);
         let created = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_secs());
         let mut entry = self.entry_of(key.clone(), dispatch, order.model, (log, place, created));
         entry.joining = order.joining;
-        (entry.forwarded, entry.affinity) = (forwarded, affinity);
+        (entry.forwarded, entry.affinity) = whereto;
         entry
     }
 
-    /// What a prompt says of where it may go, and where it is best.
+    /// What a prompt says of where it may go, and where it is best. To be read outside of the table's lock, for a body may be long.
     fn whereto(&self, prompt: &Prompt) -> (bool, Option<Affinity>) {
         let several = self.links.len() > 1;
         let affinity = if several { beginning::of(prompt, self.config.affinity_bytes) } else { None };

@@ -333,7 +333,7 @@ impl Run {
                     return totals.defect(Defect::SettledTwice);
                 }
                 self.proven = *proven;
-                totals.settled_as(self.outcome.as_ref().map(Outcome::kind), &self.meter.waste());
+                totals.settled_as(self.outcome.as_ref().map(Outcome::kind), self.guarantee(), &self.meter.waste());
             }
             _ => self.fold_grace(record, totals),
         }

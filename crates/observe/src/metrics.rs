@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use lifecycle::message::Snapshot;
 use lifecycle::session::PeerState;
-use lifecycle::{ByPhase, Cause, Incarnation, OutcomeKind, Phase, Waste};
+use lifecycle::{ByPhase, Cause, Guarantee, Incarnation, OutcomeKind, Phase, Waste};
 
 use crate::accounts;
 use crate::exposition::{Family, Text};
@@ -146,6 +146,8 @@ pub(crate) struct Totals {
     pub prefix_cached: u64,
     pub released: u64,
     pub settled: u64,
+    /// Settled runs by guarantee.
+    pub guarantees: [u64; Guarantee::ALL.len()],
     /// Live runs whose fold was dropped because even the hard limit was reached.
     pub forgotten: u64,
     /// Records that named a run the journal does not hold.
@@ -181,8 +183,11 @@ impl Totals {
     }
 
     /// A run is settled: its counts are final. Its outcome was set before; a record that says otherwise counts it as failed.
-    pub(crate) fn settled_as(&mut self, kind: Option<OutcomeKind>, work: &Waste) {
+    pub(crate) fn settled_as(&mut self, kind: Option<OutcomeKind>, guarantee: Option<Guarantee>, work: &Waste) {
         self.settled += 1;
+        if let Some(level) = guarantee {
+            self.guarantees[level as usize] += 1;
+        }
         self.settled_work[kind.unwrap_or(OutcomeKind::Failed) as usize].add(work);
     }
 
@@ -229,6 +234,10 @@ impl Totals {
         text.counter("kvit_released_total", "Attempts whose release was journalled: nothing of them is left on the worker.")
             .sample(&[], self.released);
         text.counter("kvit_settled_total", "Runs of which the gateway holds nothing but the record.").sample(&[], self.settled);
+        let mut f = text.counter("kvit_run_guarantees_total", "Settled runs by how well it is proven that nothing of them is left.");
+        for level in Guarantee::ALL {
+            f.sample(&[("guarantee", level.as_str())], self.guarantees[*level as usize]);
+        }
         let mut f = text.counter("kvit_superseded_total", "Causes that came after another had won.");
         per_cause(&mut f, &self.superseded);
     }

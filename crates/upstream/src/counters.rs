@@ -91,6 +91,12 @@ pub fn read(kind: Kind, text: &str) -> Reading {
     Reading { running: running.value(), waiting: waiting.value(), kv_usage, generated: generated.value() }
 }
 
+/// How many engines these counters are of: label sets of the gauge that each of them has.
+pub fn engines(kind: Kind, text: &str) -> usize {
+    let Some(first) = names(kind).and_then(|names| names.running.first()) else { return 0 };
+    text.lines().filter_map(sample).filter(|(name, _)| name == first).count()
+}
+
 /// A sum of counts over label sets.
 #[derive(Default)]
 struct Sum {
@@ -155,6 +161,7 @@ mod tests {
             vllm:num_requests_waiting_by_reason{reason=\"capacity\"} 2.0\n\
             vllm:kv_cache_usage_perc{engine=\"0\"} 0.25\nvllm:kv_cache_usage_perc{engine=\"1\"} 0.5 1700000000\n\
             vllm:generation_tokens_total{engine=\"0\"} 1.2e+03\n";
+        assert_eq!((engines(Kind::Vllm, text), engines(Kind::LlamaCpp, text), engines(Kind::OpenAi, text)), (2, 0, 0));
         let reading = read(Kind::Vllm, text);
         let all = Reading { running: Some(4), waiting: Some(2), kv_usage: Some(0.5), generated: Some(1200) };
         assert_eq!((reading, reading.present(), whose(text)), (all, Some(6), Some(Kind::Vllm)));

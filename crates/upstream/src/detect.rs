@@ -27,6 +27,8 @@ pub struct Detected {
     pub why: String,
     /// Its counters were seen: they may prove something.
     pub counters: bool,
+    /// How many engines its counters are of, as far as they say so.
+    pub engines: usize,
     /// The models that it says it has.
     pub models: Vec<Model>,
     /// Requests that it computes at once, if it says that.
@@ -211,6 +213,10 @@ pub fn decide(told: Option<Kind>, answers: &Answers) -> Detected {
         _ => (Kind::OpenAi, "nothing in its answers is another engine's".to_owned()),
     };
     let counters = counted == Some(kind);
+    let engines = answers.metrics.good().map_or(0, |page| counters::engines(kind, page));
+    if engines > 1 {
+        let _ = write!(why, "; its counters are of {engines} engines, so no cancel can be proven");
+    }
     if !counters && kind != Kind::OpenAi {
         let _ = write!(why, "; its counters were not seen (/metrics: {}), so no cancel can be proven", answers.metrics.word());
     }
@@ -235,7 +241,7 @@ pub fn decide(told: Option<Kind>, answers: &Answers) -> Detected {
     }
     let slots = slots.and_then(|n| u32::try_from(n).ok()).filter(|n| (1..=SLOTS_MAX).contains(n));
     let version = version.filter(|v| v.len() <= TEXT_BYTES_MAX && v.chars().all(|c| !c.is_control())).map(|v| v.into_owned());
-    Detected { kind, why, counters, models, slots, version }
+    Detected { kind, why, counters, engines, models, slots, version }
 }
 
 #[cfg(test)]

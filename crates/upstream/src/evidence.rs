@@ -236,13 +236,18 @@ impl Ledger {
         for look in std::mem::take(&mut self.looks) {
             match look.present.cmp(&self.certainly(&look)) {
                 std::cmp::Ordering::Less => {
+                    // They are not what they are taken for: from now on they prove nothing.
                     self.contradictions += 1;
+                    self.fresh = None;
                     continue;
                 }
                 std::cmp::Ordering::Equal => proofs.push(look),
                 std::cmp::Ordering::Greater => {}
             }
             self.looks.push_back(look);
+        }
+        if self.fresh.is_none() {
+            proofs.clear();
         }
         let mut verdicts = Vec::new();
         for request in std::mem::take(&mut self.closed) {

@@ -149,7 +149,12 @@ fn counters_below_what_is_certain_prove_nothing() {
     ledger.looked(look(11, 13, 1));
     a.shown(ms(50), ms(50));
     b.shown(ms(50), ms(50));
-    assert_eq!((levels(&mut ledger, 51), ledger.contradictions()), (vec![], 1));
+    assert_eq!((levels(&mut ledger, 51), ledger.contradictions()), (vec![(1, Level::BestEffort, None)], 1));
+    // Nor does any later one.
+    with(&mut ledger, 4, &[60, 61]);
+    ledger.closed(4, ms(70));
+    ledger.looked(look(71, 72, 0));
+    assert_eq!(levels(&mut ledger, 72), [(4, Level::BestEffort, None)]);
 }
 
 #[test]

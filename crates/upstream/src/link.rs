@@ -227,6 +227,11 @@ impl Shared {
 
     /// Something shows that it may not be there: no new runs until it was looked at.
     fn doubt(&self) {
+        self.doubt_within(&held(&self.breaker));
+    }
+
+    /// The same, for whoever holds the breaker: what is decided under its lock is told under it.
+    fn doubt_within(&self, _: &Breaker) {
         if !self.doubted.swap(true, Ordering::AcqRel) {
             self.tell(LinkEvent::Silent);
         }
@@ -235,17 +240,17 @@ impl Shared {
 
     /// A run has failed by the engine.
     fn failed(&self) {
-        let opened = held(&self.breaker).failed(self.now());
-        if opened {
+        let mut breaker = held(&self.breaker);
+        if breaker.failed(self.now()) {
             tracing::warn!(upstream = %self.config.name, "fails run after run: its circuit is open");
-            self.doubt();
+            self.doubt_within(&breaker);
         }
     }
 
     /// A run went well, or was refused for what it asks.
     fn worked(&self) {
-        let closed = held(&self.breaker).worked();
-        if closed {
+        let mut breaker = held(&self.breaker);
+        if breaker.worked() {
             tracing::info!(upstream = %self.config.name, "a run went well: its circuit is closed");
             self.tell(LinkEvent::Back);
         }

@@ -18,6 +18,7 @@ use bytes::Bytes;
 use futures_util::stream::{Stream, unfold};
 use http_body::Frame;
 use http_body_util::StreamBody;
+use lifecycle::message::Piece;
 use lifecycle::{RunKey, Said};
 use serde_json::{Value, json};
 
@@ -173,7 +174,14 @@ fn event(number: u64, said: &Said) -> Bytes {
         Said::Accepted => ("accepted", json!({})),
         Said::Delta(delta) => {
             let finish = delta.finish.map(finish_reason);
-            ("delta", json!({"index": delta.sequence, "text": delta.text, "tokens": delta.tokens, "finish_reason": finish}))
+            let mut data = json!({"index": delta.sequence, "text": delta.text, "tokens": delta.tokens, "finish_reason": finish});
+            // What an engine that others wrote said itself.
+            match delta.passed.as_ref().map(|passed| &passed.piece) {
+                Some(Piece::Head { status, .. }) => data["status"] = json!(status),
+                Some(Piece::Body(bytes) | Piece::Tail(bytes)) => data["raw"] = json!(String::from_utf8_lossy(bytes)),
+                Some(Piece::Said) | None => {}
+            }
+            ("delta", data)
         }
         Said::End { outcome, usage } => {
             let outcome = json!({"kind": outcome.kind().as_str(), "cause": outcome.cause.as_str(), "reason": outcome.reason});

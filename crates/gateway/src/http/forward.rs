@@ -46,12 +46,30 @@ struct Known {
     body: Bytes,
 }
 
+/// The fields by which a request bounds what is generated for it; `n_predict` is llama.cpp's, which it heeds before the others.
+fn caps(path: &str) -> &'static [&'static str] {
+    match path {
+        "/v1/chat/completions" => &["max_completion_tokens", "max_tokens", "n_predict"],
+        "/v1/completions" => &["max_tokens", "n_predict"],
+        _ => &[],
+    }
+}
+
+/// How many prompts a completion has: a list of texts, or of lists of ids.
+fn prompts(fields: &Fields) -> u32 {
+    let list = fields.peek("prompt").and_then(Value::as_array);
+    let several = list.filter(|list| list.first().is_some_and(|first| first.is_string() || first.is_array()));
+    several.and_then(|list| u32::try_from(list.len()).ok()).unwrap_or(1)
+}
+
 /// Reads what rules the run. A field that means nothing here is not looked at, and one of the wrong type is the engine's to refuse.
-fn known(fields: &mut Fields, body: &Bytes) -> Result<Known, ApiError> {
+fn known(path: &str, fields: &mut Fields, body: &Bytes) -> Result<Known, ApiError> {
     let number = |fields: &Fields, name: &str| fields.peek(name).and_then(Value::as_u64).and_then(|n| u32::try_from(n).ok());
-    let cap =
-        ["max_completion_tokens", "max_tokens", "max_output_tokens"].iter().find_map(|name| number(fields, name)).filter(|cap| *cap > 0);
-    let n = number(fields, "n").unwrap_or(1).clamp(1, N_MAX);
+    // Engines differ in which of these they heed where there are several: the largest bounds them all. One that is there and is no number that
+    // is understood here bounds nothing, and nothing is put in its place.
+    let named = caps(path).iter().filter(|name| fields.peek(name).is_some_and(|value| !value.is_null()));
+    let cap = named.map(|name| number(fields, name).filter(|cap| *cap > 0).unwrap_or(u32::MAX)).max();
+    let n = number(fields, "n").unwrap_or(1).saturating_mul(prompts(fields)).clamp(1, N_MAX);
     let params = Params { n, max_tokens: cap, ..Params::default() };
     let stream = fields.peek("stream").and_then(Value::as_bool).unwrap_or(false);
     let has_ours = OURS.iter().any(|name| fields.peek(name).is_some());
@@ -78,7 +96,7 @@ pub(super) async fn answer(
     (mut fields, model): (Fields, Arc<str>),
     came: Arrived<'_>,
 ) -> Result<Response, ApiError> {
-    let known = known(&mut fields, came.body)?;
+    let known = known(came.path, &mut fields, came.body)?;
     let timeout = generate::timeout(calls, came.headers, known.timeout)?;
     let stated = leaving::stated(came.headers, known.on_disconnect)?;
     let joining = generate::joining(came.path, came.headers, came.body)?;

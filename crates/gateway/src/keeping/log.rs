@@ -6,7 +6,7 @@
 
 use std::collections::{HashMap, VecDeque};
 
-use lifecycle::message::{DeadlineLeft, Delta, Submit};
+use lifecycle::message::{DeadlineLeft, Delta, Piece, Submit};
 use lifecycle::{AttemptId, Incarnation, Outcome, Said, Time, Work};
 use protocol::kept;
 use store::{StoredEvent, StoredRun};
@@ -19,11 +19,14 @@ struct Heard {
     text: String,
     tokens: Vec<u32>,
     finish: Option<lifecycle::Cause>,
+    /// What an engine that others wrote said itself.
+    piece: Option<Piece>,
 }
 
 impl Heard {
     fn of(delta: &Delta) -> Heard {
-        Heard { text: delta.text.clone(), tokens: delta.tokens.clone(), finish: delta.finish }
+        let piece = delta.passed.as_ref().map(|passed| passed.piece.clone());
+        Heard { text: delta.text.clone(), tokens: delta.tokens.clone(), finish: delta.finish, piece }
     }
 }
 

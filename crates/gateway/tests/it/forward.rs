@@ -235,3 +235,31 @@ async fn of_two_tenants_that_wait_each_has_its_turn() {
     }
     assert_eq!(order, ["a1", "b1", "a2", "a3"]);
 }
+
+/// Engines differ in which of several caps they heed: the largest bounds them all, and each answer of each prompt counts.
+// contract: C-28
+#[tokio::test(flavor = "multi_thread")]
+async fn the_bound_is_the_largest_cap_that_the_path_knows_for_every_answer() {
+    let mut stand = engine(GatewayConfig::default(), 16).await;
+    for (number, (path, extra, cap, n)) in [
+        ("chat/completions", json!({"max_tokens": 5, "n_predict": 900}), Some(900), 1),
+        ("chat/completions", json!({"max_completion_tokens": 7, "max_tokens": null}), Some(7), 1),
+        ("chat/completions", json!({"max_output_tokens": 7}), None, 1),
+        ("chat/completions", json!({"max_tokens": "many"}), Some(u32::MAX), 1),
+        ("completions", json!({"max_completion_tokens": 5, "max_tokens": 4000, "prompt": "a"}), Some(4000), 1),
+        ("completions", json!({"prompt": ["a", "b", "c"], "n": 2}), None, 6),
+        ("completions", json!({"prompt": [1, 2, 3]}), None, 1),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let mut body = json!({"model": "tiny", "messages": []});
+        body.as_object_mut().expect("an object").extend(extra.as_object().expect("an object").clone());
+        let text = request_text("POST", &format!("/v1/{path}"), &format!("X-Request-Id: r{number}\r\n"), &body.to_string());
+        let socket = send(stand.addr, &text).await;
+        let submit = stand.worker[0].submit().await;
+        assert_eq!((submit.params.max_tokens, submit.params.n), (cap, n), "{body}");
+        end(&stand.worker[0], &submit.attempt, Outcome::of(Cause::Stop), Guarantee::Observed).await;
+        drop(socket);
+    }
+}

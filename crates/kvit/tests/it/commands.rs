@@ -150,6 +150,7 @@ fn every_command_that_answers_has_a_machines_form() {
         "sim explore",
         "museum",
         "soak",
+        "verify",
         "conformance",
         "bench forward",
         "key",

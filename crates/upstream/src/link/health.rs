@@ -16,7 +16,7 @@ use crate::abort::Aborter;
 use crate::config::UpstreamConfig;
 use crate::detect::{Detected, detect};
 use crate::evidence::Ledger;
-use crate::kind::CancelBy;
+use crate::kind::{CancelBy, Kind};
 
 /// First wait before an engine that does not answer is asked again; doubles.
 const AGAIN: Duration = Duration::from_millis(250);
@@ -48,20 +48,23 @@ pub(super) async fn watch(shared: &Arc<Shared>) {
             if let Some(open) = open.filter(|open| !open.is_zero()) {
                 tokio::time::sleep(open).await;
             } else if is_there(shared).await {
-                break;
+                // It may have opened meanwhile.
+                if held(&shared.breaker).open_for(shared.now()).is_none_or(|open| open.is_zero()) {
+                    break;
+                }
             } else {
                 tokio::time::sleep(wait).await;
                 wait = (wait * 2).min(AGAIN_MAX);
             }
         }
-        let is_trial = {
-            let mut breaker = held(&shared.breaker);
-            breaker.try_one();
-            breaker.is_trial()
-        };
+        // What is decided under the lock is told under it, so that no later word is told before.
+        let mut breaker = held(&shared.breaker);
+        breaker.try_one();
+        let is_trial = breaker.is_trial();
         shared.doubted.store(false, Ordering::Release);
         tracing::info!(upstream = %shared.config.name, is_trial, "answers again");
         shared.tell(if is_trial { LinkEvent::Trial } else { LinkEvent::Back });
+        drop(breaker);
     }
 }
 
@@ -72,7 +75,8 @@ async fn meet(shared: &Arc<Shared>) -> Detected {
         match detect(&shared.client, &shared.config).await {
             Ok(detected) if !(detected.models.is_empty() && shared.config.models.is_empty()) => {
                 let mut capabilities = detected.kind.capabilities();
-                capabilities.fresh = capabilities.fresh.filter(|_| detected.counters);
+                // Of several engines behind one address nobody knows which one a look, or a witness, was at.
+                capabilities.fresh = capabilities.fresh.filter(|_| detected.counters && detected.engines <= 1);
                 let cancel = shared.config.cancel.unwrap_or(capabilities.cancel);
                 *held(&shared.ledger) = Ledger::new(cancel, capabilities.fresh, shared.config.observe_for);
                 *held(&shared.aborter) = Arc::new(Aborter::new(detected.kind));
@@ -108,7 +112,9 @@ fn offer(config: &UpstreamConfig, detected: &Detected) -> Offer {
 }
 
 async fn is_there(shared: &Arc<Shared>) -> bool {
-    for path in ["/health", "/v1/models"] {
+    // Gateways in front of models ask each of them for tokens when they are asked for their health.
+    let is_engine = shared.capabilities().is_none_or(|met| met.kind != Kind::OpenAi);
+    for path in ["/health", "/v1/models"].into_iter().skip(usize::from(!is_engine)) {
         match shared.client.get(path, shared.limits()).await {
             Ok(answer) if answer.status < 500 && answer.status != 404 => {
                 let _ = answer.whole().await;

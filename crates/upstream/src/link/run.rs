@@ -38,6 +38,19 @@ enum End {
     Lost(String),
 }
 
+impl End {
+    /// Whether it says itself that the engine has nothing of the request. A failure may be that of a hop before the engine, which gives an error
+    /// of its own while the engine goes on.
+    // contract: C-29
+    fn is_proven(&self) -> bool {
+        match self {
+            End::Said(outcome) => outcome.cause != Cause::UpstreamError,
+            End::Unsent(_) | End::NotSent(_) => true,
+            End::Cancelled(_) | End::Lost(_) => false,
+        }
+    }
+}
+
 struct Run {
     shared: Arc<Shared>,
     attempt: AttemptId,
@@ -84,12 +97,10 @@ pub(super) async fn run(shared: Arc<Shared>, submit: Submit, mut cancelled: watc
         },
     };
     // Whatever was read is dropped by now, and its connection closed with it.
-    match &end {
-        End::Said(_) | End::Unsent(_) | End::NotSent(_) => held(&shared.ledger).ended(number),
-        End::Cancelled(_) | End::Lost(_) => {
-            held(&shared.ledger).closed(number, shared.now());
-            shared.tell_engine(name, asks(&path), shared.limits());
-        }
+    if end.is_proven() {
+        held(&shared.ledger).ended(number);
+    } else {
+        shared.tell_engine(name, asks(&path), shared.limits());
     }
     run.end(end, number);
 }
@@ -204,6 +215,8 @@ impl Run {
         let theirs = || format!("{THEIRS}{status}");
         match status {
             200..=299 => {}
+            // Nobody but a hop that gave up says so.
+            408 => return End::Said(Outcome::because(Cause::UpstreamError, theirs())),
             429 => return End::Said(Outcome::because(Cause::QueueFull, theirs())),
             400..=499 => return End::Said(Outcome::because(Cause::Invalid, theirs())),
             _ => return End::Said(Outcome::because(Cause::UpstreamError, theirs())),
@@ -362,17 +375,18 @@ impl Run {
             // It says nothing of the engine; that one cannot be reached is asked after.
             End::Cancelled(_) | End::Unsent(_) | End::NotSent(_) => {}
         }
-        let (outcome, proven) = match end {
-            End::Said(outcome) => (outcome, true),
+        let proven = end.is_proven();
+        let outcome = match end {
+            End::Said(outcome) => outcome,
             End::Cancelled(cause) => {
                 shared.say(Up::CancelAcknowledged { attempt: attempt.clone(), won: Some(cause) });
-                (Outcome::of(cause), false)
+                Outcome::of(cause)
             }
             End::Unsent(cause) => {
                 shared.say(Up::CancelAcknowledged { attempt: attempt.clone(), won: Some(cause) });
                 return shared.give_back(attempt, Outcome::of(cause));
             }
-            End::Lost(why) => (Outcome::because(Cause::UpstreamError, why), false),
+            End::Lost(why) => Outcome::because(Cause::UpstreamError, why),
             End::NotSent(why) => {
                 tracing::warn!(upstream = %shared.config.name, %why, "cannot be reached");
                 shared.doubt();
@@ -389,6 +403,8 @@ impl Run {
             // The engine's own end of the answer.
             shared.say(Up::LetGo { attempt, guarantee: Guarantee::Observed });
         } else {
+            // Only now: a verdict that came before somebody could be told of it would be lost, and its slot with it.
+            held(&shared.ledger).closed(number, shared.now());
             shared.closed.notify_one();
             shared.unwitnessed.notify_one();
         }

@@ -167,6 +167,8 @@ async fn what_the_engine_says_of_a_prompt_is_in_the_record() {
     let run = stand.settled("r1").await;
     let at = |name: &str| run["milestones"][name].as_f64().unwrap_or_else(|| panic!("no {name}: {run}"));
     assert!(at("queued") <= at("first_token"), "{run}");
+    let page = soon(stand::request(stand.addr, "GET", "/metrics", "", "")).await.body;
+    assert!(page.contains("kvit_run_guarantees_total{guarantee=\"observed\"} 1\n"), "{page}");
     assert_eq!((&run["tokens"]["prompt"], &run["tokens"]["cached_prompt"], &run["tokens"]["generated"]), (&json!(7), &json!(3), &json!(1)));
     stand.nothing_is_left(&[&engine]).await;
 }

@@ -159,7 +159,8 @@ async fn an_engines_own_error_is_passed_on_as_it_is() {
         let reply = ask(&stand, "r1", stream, &json!({})).await;
         assert_eq!((reply.status, reply.body.as_str()), (500, body));
         let run = stand.settled("r1").await;
-        assert_eq!((&run["outcome"]["cause"], &run["guarantee"]), (&json!("upstream_error"), &json!("observed")), "{run}");
+        // It may be the word of a hop before the engine.
+        assert_eq!((&run["outcome"]["cause"], &run["guarantee"]), (&json!("upstream_error"), &json!("best_effort")), "{run}");
         stand.nothing_is_left(&[&engine]).await;
     }
     let broken = "data: {\"error\":{\"message\":\"engine died\",\"code\":500}}\n\n";
@@ -266,14 +267,16 @@ async fn what_was_not_sent_goes_elsewhere_and_what_was_does_not() {
 #[tokio::test(flavor = "multi_thread")]
 async fn three_hundred_cancels_in_the_dispatch_window_leave_nothing_running() {
     for slots in [64, 1000] {
-        three_hundred_cancels(slots).await;
+        for kind in [Kind::Vllm, Kind::Sglang, Kind::OpenAi] {
+            three_hundred_cancels(kind, slots).await;
+        }
     }
 }
 
-async fn three_hundred_cancels(slots: u32) {
-    let engine = Engine::always(Kind::Vllm, vec![Step::UntilClosed]).await;
+async fn three_hundred_cancels(kind: Kind, slots: u32) {
+    let engine = Engine::always(kind, vec![Step::UntilClosed]).await;
     let mut config = stand::config(engine.addr);
-    (config.kind, config.slots) = (Some(Kind::Vllm), Some(slots));
+    (config.kind, config.slots) = (Some(kind), Some(slots));
     let gateway = GatewayConfig { queue_max: 1000, ..GatewayConfig::default() };
     let stand = stand::stand(gateway, vec![config]).await;
     let (mut callers, addr) = (JoinSet::new(), stand.addr);
@@ -299,7 +302,8 @@ async fn three_hundred_cancels(slots: u32) {
         *levels.entry(run["guarantee"].to_string()).or_default() += 1;
     }
     println!("{levels:?}, {} reached the engine", engine.asked());
-    assert!(levels.keys().all(|level| level == "\"observed\"" || level == "\"confirmed\""), "{levels:?}");
+    let proven = if kind == Kind::Vllm { "\"observed\"" } else { "\"best_effort\"" };
+    assert!(levels.keys().all(|level| level == proven || level == "\"confirmed\""), "{levels:?}");
     stand.nothing_is_left(&[&engine]).await;
 }
 

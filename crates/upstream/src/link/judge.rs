@@ -7,12 +7,39 @@ use std::sync::Arc;
 
 use gateway::LATE;
 use http::HeaderMap;
-use lifecycle::Cause;
+use lifecycle::{Cause, Outcome};
 
 use crate::client::{Answer, CallError, Lost};
 
 /// Most characters of an engine's words that are repeated.
 pub(super) const WORDS_MAX: usize = 200;
+
+/// How a request ended.
+pub(super) enum End {
+    /// The engine said all of it.
+    Said(Outcome),
+    /// It was given up, for this cause.
+    Cancelled(Cause),
+    /// The same, before anything was sent.
+    Unsent(Cause),
+    /// Nothing was sent that could have an effect: there was no way to it.
+    NotSent(String),
+    /// It broke off, or is not what was asked for.
+    Lost(String),
+}
+
+impl End {
+    /// Whether it says itself that the engine has nothing of the request. A failure may be that of a hop before the engine, which gives an error
+    /// of its own while the engine goes on.
+    // contract: C-29
+    pub(super) fn is_proven(&self) -> bool {
+        match self {
+            End::Said(outcome) => outcome.cause != Cause::UpstreamError,
+            End::Unsent(_) | End::NotSent(_) => true,
+            End::Cancelled(_) | End::Lost(_) => false,
+        }
+    }
+}
 
 /// What is said of an answer that did not come, or broke off.
 pub(super) fn broken(why: &Lost) -> String {

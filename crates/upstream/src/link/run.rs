@@ -13,6 +13,7 @@ use lifecycle::message::{Delta, Passed, Piece, Prompt, Receipt, Submit, Up, Usag
 use lifecycle::{AttemptId, Cause, Guarantee, Outcome, StepId};
 use tokio::sync::watch;
 
+use super::judge::End;
 use super::{Shared, Task, ask, held, judge};
 use crate::abort::{Asks, RequestName};
 use crate::client::{Answer, CallError, Limits};
@@ -23,33 +24,6 @@ use crate::{sse, whole};
 
 /// Answers of one run that are told apart.
 const CHOICES_MAX: usize = 4096;
-
-/// How a request ended.
-enum End {
-    /// The engine said all of it.
-    Said(Outcome),
-    /// It was given up, for this cause.
-    Cancelled(Cause),
-    /// The same, before anything was sent.
-    Unsent(Cause),
-    /// Nothing was sent that could have an effect: there was no way to it.
-    NotSent(String),
-    /// It broke off, or is not what was asked for.
-    Lost(String),
-}
-
-impl End {
-    /// Whether it says itself that the engine has nothing of the request. A failure may be that of a hop before the engine, which gives an error
-    /// of its own while the engine goes on.
-    // contract: C-29
-    fn is_proven(&self) -> bool {
-        match self {
-            End::Said(outcome) => outcome.cause != Cause::UpstreamError,
-            End::Unsent(_) | End::NotSent(_) => true,
-            End::Cancelled(_) | End::Lost(_) => false,
-        }
-    }
-}
 
 struct Run {
     shared: Arc<Shared>,

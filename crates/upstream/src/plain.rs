@@ -20,12 +20,14 @@ const DEPTH_MAX: usize = 8;
 pub(crate) fn read(json: &[u8]) -> Option<Said<'_>> {
     let mut at = At { json, next: 0 };
     let mut choices = Once::default();
+    let (mut usage, mut error, mut object) = (Once::default(), Once::default(), Once::default());
     at.object(|key, at| match key {
         b"choices" => choices.put(at.choices()?),
         // What these say is the other's to read.
-        b"usage" | b"error" => at.null(),
+        b"usage" => usage.put(at.null()?),
+        b"error" => error.put(at.null()?),
         b"message" | b"type" | b"code" => None,
-        b"object" => (&*at.text()? != "error").then_some(()),
+        b"object" => object.put((&*at.text()? != "error").then_some(())?),
         _ => at.skip(0),
     })?;
     at.blank();

@@ -2,7 +2,7 @@
 //!
 //! Invariant: the table in the document is what the last successful run with `--write` printed.
 
-use crate::process::{command, run as run_command};
+use crate::process::{command, run as run_command, written};
 
 /// Where the table stands.
 const DOCUMENT: &str = "docs/gateway-bench.md";
@@ -13,11 +13,7 @@ const DOCUMENT: &str = "docs/gateway-bench.md";
 /// Anything that does not build, start or measure.
 pub fn run(args: &[&str]) -> anyhow::Result<()> {
     run_command(command("cargo").args(["build", "--release", "--package", "kvit", "--package", "gateway-bench"]))?;
-    run_command(command("python3").arg("bench/gateway/run.py").args(words(args)))
-}
-
-fn words<'a>(args: &[&'a str]) -> Vec<&'a str> {
-    args.iter().flat_map(|&word| if word == "--write" { vec!["--write", DOCUMENT] } else { vec![word] }).collect()
+    run_command(command("python3").arg("bench/gateway/run.py").args(written(args, DOCUMENT)))
 }
 
 #[cfg(test)]
@@ -26,7 +22,7 @@ mod tests {
 
     #[test]
     fn the_document_is_what_is_written() {
-        assert_eq!(super::words(&["--rounds", "3", "--write"]), ["--rounds", "3", "--write", "docs/gateway-bench.md"]);
+        assert_eq!(super::written(&["--rounds", "3", "--write"], super::DOCUMENT), ["--rounds", "3", "--write", "docs/gateway-bench.md"]);
     }
 
     #[test]

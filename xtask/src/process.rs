@@ -135,3 +135,8 @@ impl Drop for Running {
         }
     }
 }
+
+/// The words of a driver: those that were given, with the document's name behind `--write`.
+pub fn written<'a>(args: &[&'a str], document: &'a str) -> Vec<&'a str> {
+    args.iter().flat_map(|&word| if word == "--write" { vec!["--write", document] } else { vec![word] }).collect()
+}

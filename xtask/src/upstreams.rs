@@ -3,7 +3,7 @@
 //!
 //! Invariant: the tables in the document are what the last successful runs printed.
 
-use crate::process::{command, run as run_command};
+use crate::process::{command, run as run_command, written};
 
 /// Where the tables stand.
 const DOCUMENT: &str = "docs/upstreams.md";
@@ -14,16 +14,12 @@ const DOCUMENT: &str = "docs/upstreams.md";
 /// Anything that does not build, start or hold.
 pub fn run(args: &[&str]) -> anyhow::Result<()> {
     run_command(command("cargo").args(["build", "--package", "kvit"]))?;
-    run_command(command("python3").arg(driver(args)).args(words(args)))
+    run_command(command("python3").arg(driver(args)).args(written(args, DOCUMENT)))
 }
 
 fn driver(args: &[&str]) -> &'static str {
     let against = args.iter().any(|word| *word == "--against" || word.starts_with("--against="));
     if against { "bench/upstream_beside.py" } else { "bench/upstreams.py" }
-}
-
-fn words<'a>(args: &[&'a str]) -> Vec<&'a str> {
-    args.iter().flat_map(|&word| if word == "--write" { vec!["--write", DOCUMENT] } else { vec![word] }).collect()
 }
 
 #[cfg(test)]
@@ -32,7 +28,7 @@ mod tests {
 
     #[test]
     fn the_document_is_what_is_written() {
-        assert_eq!(super::words(&["--engine", "vllm", "--write"]), ["--engine", "vllm", "--write", "docs/upstreams.md"]);
+        assert_eq!(super::written(&["--engine", "vllm", "--write"], super::DOCUMENT), ["--engine", "vllm", "--write", "docs/upstreams.md"]);
     }
 
     #[test]

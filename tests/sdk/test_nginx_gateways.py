@@ -95,6 +95,7 @@ def test_a_stream_is_cancelled_through_nginx_at_the_gateway_that_does_not_have_i
     edge, gateways = stand
     with httpx.Client(timeout=120) as client:
         for _ in range(2):
+            before = len(answered(edge, "POST /v1/chat"))
             run_id, body = ask(stream=True)
             with client.stream("POST", f"{edge.url}/v1/chat/completions", json=body, headers={"X-Request-Id": run_id}) as answer:
                 lines = (line for line in answer.iter_lines() if line.startswith("data: "))
@@ -103,7 +104,8 @@ def test_a_stream_is_cancelled_through_nginx_at_the_gateway_that_does_not_have_i
                 run = client.post(f"{edge.url}/v1/runs/{run_id}/cancel", params={"wait_ms": 60_000})
                 assert run.status_code == 200 and run.json()["outcome"]["cause"] == "cancel_requested", run.text
                 assert '"cancel_requested"' in list(lines)[-1]
-            assert until(lambda: answered(edge, "POST /v1/chat")), "its answer is over"
+            assert until(lambda: len(answered(edge, "POST /v1/chat")) > before), "its answer is over, and in the log"
+            assert until(lambda: answered(edge, f"POST /v1/runs/{run_id}/cancel")), "and so is the cancel's"
             [by] = answered(edge, f"POST /v1/runs/{run_id}/cancel")
             assert by != answered(edge, "POST /v1/chat")[-1], "nginx goes round"
     for gateway in gateways.values():

@@ -260,6 +260,8 @@ async fn the_bound_is_the_largest_cap_that_the_path_knows_for_every_answer() {
         let submit = stand.worker[0].submit().await;
         assert_eq!((submit.params.max_tokens, submit.params.n), (cap, n), "{body}");
         end(&stand.worker[0], &submit.attempt, Outcome::of(Cause::Stop), Guarantee::Observed).await;
+        // Who leaves sooner is cancelled, and the worker hears of that next.
+        stand.settled(&format!("r{number}")).await;
         drop(socket);
     }
 }

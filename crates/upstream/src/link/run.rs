@@ -49,7 +49,7 @@ pub(super) async fn run(shared: Arc<Shared>, submit: Submit, mut cancelled: watc
     let number = submit.number;
     let name = RequestName(shared.life.0 ^ u128::from(number));
     let (path, body, forwarded) = match &submit.prompt {
-        Prompt::Forward(forward) => (forward.path.clone(), ask::capped(forward, &submit.params, shared.config.cap), true),
+        Prompt::Forward(forward) => (forward.path.clone(), ask::capped(forward, &submit.params, &shared.config), true),
         _ => match ask::request(&submit, shared.config.cap) {
             Ok((path, body)) => (path, body, false),
             Err(why) => {

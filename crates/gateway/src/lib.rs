@@ -93,6 +93,8 @@ pub enum LinkEvent {
         /// Which life was there.
         incarnation: Incarnation,
     },
+    /// What it offers from now on: the same link has another engine behind it than before, or that has other models.
+    Offers(Offer),
     /// It is heard again.
     Back,
     /// It failed run after run, and may have mended: it gets one run at a time, until it is heard as before.

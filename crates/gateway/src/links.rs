@@ -91,6 +91,11 @@ impl Calls {
                     }
                 }
             }
+            LinkEvent::Offers(offer) => {
+                let mut table = self.lock();
+                table.workers.offers(worker, offer);
+                self.place_waiting(&mut table);
+            }
             LinkEvent::Silent => self.lock().workers.heard(worker, false),
             LinkEvent::Back => {
                 let mut table = self.lock();

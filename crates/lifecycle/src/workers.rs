@@ -212,6 +212,13 @@ impl Workers {
         former
     }
 
+    /// The same life of it offers something else from now on.
+    pub fn offers(&mut self, worker: WorkerIndex, offer: Offer) {
+        if let Some(known) = self.change(worker).filter(|known| known.is_there()) {
+            known.offer = offer;
+        }
+    }
+
     /// It was not heard for a while, or is heard again.
     // contract: C-10
     pub fn heard(&mut self, worker: WorkerIndex, is_heard: bool) {

@@ -83,6 +83,14 @@ impl Breaker {
         }
     }
 
+    /// Another engine is there than the one that failed: its failures, and how long it was waited for, are not this one's.
+    pub fn forget(&mut self) {
+        if let Circuit::Closed { failures } = &mut self.circuit {
+            *failures = 0;
+        }
+        self.next = self.first.min(self.longest);
+    }
+
     /// Whether one run at a time is tried.
     pub fn is_trial(&self) -> bool {
         self.circuit == Circuit::Trial
@@ -119,6 +127,12 @@ mod tests {
             breaker.try_one();
             assert!(breaker.is_trial() && breaker.open_for(S).is_none());
         }
+        // Another engine waits as the first one did.
+        breaker.forget();
+        assert!(breaker.is_trial());
+        assert!(breaker.failed(S));
+        assert_eq!(breaker.open_for(S), Some(S));
+        breaker.try_one();
         assert!(breaker.worked());
         assert!(!breaker.is_trial() && !breaker.worked());
         assert!(breaker.failed(S));

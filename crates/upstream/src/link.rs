@@ -31,6 +31,7 @@ use crate::abort::Aborter;
 use crate::breaker::Breaker;
 use crate::client::Client;
 use crate::config::{ConfigError, UpstreamConfig};
+use crate::detect::Detected;
 use crate::evidence::Ledger;
 use crate::kind::{CancelBy, Capabilities, Kind};
 
@@ -42,10 +43,10 @@ pub struct Upstream {
     shared: Arc<Shared>,
 }
 
-/// What is known of the engine once it was met.
+/// What is known of the engine since it was last met.
 #[derive(Clone, Debug)]
 struct Met {
-    kind: Kind,
+    detected: Detected,
     capabilities: Capabilities,
     /// The model that a witness asks for.
     model: Arc<str>,
@@ -54,7 +55,7 @@ struct Met {
 struct Shared {
     config: UpstreamConfig,
     client: Client,
-    /// This life of the link; the engine's own lives are not told apart.
+    /// This life of the link. The engine behind it may be another than before (`health`): its runs are this link's all the same.
     life: Incarnation,
     began: Instant,
     ear: Ear,
@@ -72,6 +73,10 @@ struct Shared {
     /// The engine is asked no new thing until it was looked at.
     doubted: AtomicBool,
     doubt: Notify,
+    /// Nobody listened there since it was met.
+    refused: AtomicBool,
+    /// It has refused to be asked for a witness since it was met.
+    takes_no_witness: AtomicBool,
     /// What becomes of it when its runs fail.
     breaker: Mutex<Breaker>,
     /// Tasks that are not over.
@@ -126,6 +131,8 @@ pub fn link(config: UpstreamConfig, life: Incarnation) -> Result<(Link, Upstream
         unwitnessed: Notify::new(),
         doubted: AtomicBool::new(false),
         doubt: Notify::new(),
+        refused: AtomicBool::new(false),
+        takes_no_witness: AtomicBool::new(false),
         breaker: Mutex::new(Breaker::new(config.failures_max, config.open, config.open_max)),
         tasks: AtomicUsize::new(0),
         config,
@@ -235,6 +242,11 @@ impl Shared {
         if !self.doubted.swap(true, Ordering::AcqRel) {
             self.tell(LinkEvent::Silent);
         }
+        self.doubt.notify_one();
+    }
+
+    /// Something shows that it may be another than was met: it is asked, and gets new runs meanwhile.
+    fn wonder(&self) {
         self.doubt.notify_one();
     }
 

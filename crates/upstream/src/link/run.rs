@@ -159,7 +159,7 @@ impl Run {
         let asking = Box::pin(self.shared.client.post(path, headers, body));
         let mut answer = match asking.await {
             Ok(answer) => answer,
-            Err(CallError::NotSent(why)) => return End::NotSent(why.to_string()),
+            Err(CallError::NotSent(why)) => return End::NotSent(why),
             Err(CallError::Lost(why)) => return End::Lost(judge::broken(&why)),
         };
         let (status, is_events) = (answer.status, answer.is_event_stream());
@@ -345,7 +345,10 @@ impl Run {
         let (shared, attempt) = (self.shared.clone(), self.attempt.clone());
         match &end {
             End::Said(outcome) if outcome.cause != Cause::UpstreamError => shared.worked(),
-            End::Said(_) | End::Lost(_) => shared.failed(),
+            End::Said(_) | End::Lost(_) => {
+                shared.failed();
+                shared.wonder();
+            }
             // It says nothing of the engine; that one cannot be reached is asked after.
             End::Cancelled(_) | End::Unsent(_) | End::NotSent(_) => {}
         }
@@ -363,6 +366,7 @@ impl Run {
             End::Lost(why) => Outcome::because(Cause::UpstreamError, why),
             End::NotSent(why) => {
                 tracing::warn!(upstream = %shared.config.name, %why, "cannot be reached");
+                shared.not_sent(&why);
                 shared.doubt();
                 let outcome = Outcome::because(Cause::WorkerLost, format!("{UNREACHED}{why}"));
                 return shared.give_back(attempt, outcome);

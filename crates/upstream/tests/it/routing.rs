@@ -32,23 +32,11 @@ fn asked(engine: &Engine, number: usize) -> String {
     engine.hands.asked.lock().expect("what was asked")[number].clone()
 }
 
-/// What the gateway says of its first worker.
-async fn state(stand: &Stand) -> String {
-    let workers = soon(stand::request(stand.addr, "GET", "/v1/workers", "", "")).await.json();
-    workers["data"][0]["state"].as_str().expect("a state").to_owned()
-}
-
 /// A sample of its metrics.
 async fn metric(stand: &Stand, name: &str) -> u64 {
     let page = soon(stand::request(stand.addr, "GET", "/metrics", "", "")).await.body;
     let value = page.lines().find_map(|line| line.strip_prefix(name)?.trim().parse().ok());
     value.unwrap_or_else(|| panic!("no {name}: {page}"))
-}
-
-async fn until_state(stand: &Stand, wanted: &[&str]) {
-    while !wanted.contains(&&*state(stand).await) {
-        tokio::time::sleep(Duration::from_millis(2)).await;
-    }
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -59,9 +47,7 @@ async fn each_model_of_an_engine_is_served_under_its_own_name() {
         config.models = vec!["tiny".to_owned(), "org/big".to_owned()];
     })
     .await;
-    let models = soon(stand::request(stand.addr, "GET", "/v1/models", "", "")).await.json();
-    let named: Vec<_> = models["data"].as_array().expect("models").iter().map(|model| model["id"].clone()).collect();
-    assert_eq!(named, [json!("tiny"), json!("org/big")]);
+    assert_eq!(stand.models().await, ["tiny", "org/big"]);
     for model in ["tiny", "org/big"] {
         assert_eq!(ask(&stand, &format!("r-{}", model.len()), &json!({"model": model})).await.status, 200);
         assert_eq!(stand.settled(&format!("r-{}", model.len())).await["model"], model);
@@ -120,7 +106,7 @@ async fn an_engine_that_fails_run_after_run_gets_none_and_then_one_to_try() {
     for id in ["r0", "r1"] {
         assert_eq!(ask(&stand, id, &json!({})).await.status, 500);
     }
-    soon(until_state(&stand, &["silent"])).await;
+    stand.until_state(&["silent"]).await;
     assert_eq!(metric(&stand, "kvit_worker_up").await, 0);
     // Five wait; of a circuit that is open they see nothing, and of a trial that fails one does.
     let mut waiting = Vec::new();
@@ -133,7 +119,7 @@ async fn an_engine_that_fails_run_after_run_gets_none_and_then_one_to_try() {
     }
     told.sort_unstable();
     assert_eq!(told, [200, 200, 200, 200, 500]);
-    soon(until_state(&stand, &["here"])).await;
+    stand.until_state(&["here"]).await;
     assert_eq!((engine.asked(), metric(&stand, "kvit_worker_up").await, metric(&stand, "kvit_worker_slots").await), (7, 1, 256));
     stand.nothing_is_left(&[&engine]).await;
 }

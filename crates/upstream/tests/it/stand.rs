@@ -80,6 +80,29 @@ impl Stand {
         .await;
     }
 
+    /// What the gateway says of its first worker.
+    pub async fn state(&self) -> String {
+        let workers = soon(request(self.addr, "GET", "/v1/workers", "", "")).await.json();
+        workers["data"][0]["state"].as_str().expect("a state").to_owned()
+    }
+
+    /// Waits until it says one of these.
+    pub async fn until_state(&self, wanted: &[&str]) {
+        soon(async {
+            while !wanted.contains(&&*self.state().await) {
+                tokio::time::sleep(Duration::from_millis(2)).await;
+            }
+        })
+        .await;
+    }
+
+    /// The models that the gateway serves.
+    pub async fn models(&self) -> Vec<String> {
+        let models = soon(request(self.addr, "GET", "/v1/models", "", "")).await.json();
+        let named = models["data"].as_array().expect("models").iter();
+        named.map(|model| model["id"].as_str().expect("a name").to_owned()).collect()
+    }
+
     /// The run as the API shows it.
     pub fn run(&self, id: &str) -> Value {
         let key = RunKey { tenant: Tenant::default(), run: RunId::parse(id).expect("an id") };

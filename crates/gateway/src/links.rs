@@ -104,7 +104,8 @@ impl Calls {
             }
             LinkEvent::Trial => {
                 let mut table = self.lock();
-                table.workers.tried(worker);
+                let newest = table.last_number;
+                table.workers.tried(worker, newest);
                 self.place_waiting(&mut table);
             }
             LinkEvent::Lost { incarnation, why } => {

@@ -28,7 +28,7 @@ use tokio::sync::{Notify, watch};
 use tokio::time::Instant;
 
 use crate::abort::Aborter;
-use crate::breaker::Breaker;
+use crate::breaker::{Breaker, Epoch};
 use crate::client::Client;
 use crate::config::{ConfigError, UpstreamConfig};
 use crate::detect::Detected;
@@ -77,8 +77,9 @@ struct Shared {
     refused: AtomicBool,
     /// It has refused to be asked for a witness since it was met.
     takes_no_witness: AtomicBool,
-    /// What becomes of it when its runs fail.
+    /// What becomes of it when its runs fail, and in which of its epochs a run is sent.
     breaker: Mutex<Breaker>,
+    epoch: Epoch,
     /// Tasks that are not over.
     tasks: AtomicUsize,
 }
@@ -117,6 +118,7 @@ impl Shared {
 pub fn link(config: UpstreamConfig, life: Incarnation) -> Result<(Link, Upstream), ConfigError> {
     let client = Client::new(&config)?;
     let ear = Ear::default();
+    let breaker = Breaker::new(config.failures_max, config.open, config.open_max);
     let shared = Arc::new(Shared {
         ledger: Mutex::new(Ledger::new(config.cancel.unwrap_or(CancelBy::Close), None, config.observe_for)),
         aborter: Mutex::new(Arc::new(Aborter::new(config.kind.unwrap_or(Kind::OpenAi)))),
@@ -133,7 +135,8 @@ pub fn link(config: UpstreamConfig, life: Incarnation) -> Result<(Link, Upstream
         doubt: Notify::new(),
         refused: AtomicBool::new(false),
         takes_no_witness: AtomicBool::new(false),
-        breaker: Mutex::new(Breaker::new(config.failures_max, config.open, config.open_max)),
+        epoch: breaker.epoch(),
+        breaker: Mutex::new(breaker),
         tasks: AtomicUsize::new(0),
         config,
     });
@@ -204,7 +207,9 @@ impl Shared {
             Down::Submit(submit) => {
                 let (cancel, cancelled) = watch::channel(None);
                 held(&self.live).insert(submit.attempt.clone(), cancel);
-                let (task, run) = (Task::begin(self), run::run(self.clone(), *submit, cancelled));
+                // Here, where it is decided that it is sent: whoever decides may hold the breaker.
+                let epoch = self.epoch.now();
+                let (task, run) = (Task::begin(self), run::run(self.clone(), (*submit, epoch), cancelled));
                 tokio::spawn(async move {
                     let _task = task;
                     run.await;
@@ -250,19 +255,19 @@ impl Shared {
         self.doubt.notify_one();
     }
 
-    /// A run has failed by the engine.
-    fn failed(&self) {
+    /// A run that was sent in this epoch has failed by the engine.
+    fn failed(&self, epoch: u64) {
         let mut breaker = held(&self.breaker);
-        if breaker.failed(self.now()) {
+        if breaker.failed(epoch, self.now()) {
             tracing::warn!(upstream = %self.config.name, "fails run after run: its circuit is open");
             self.doubt_within(&breaker);
         }
     }
 
-    /// A run went well, or was refused for what it asks.
-    fn worked(&self) {
+    /// A run that was sent in this epoch went well, or was refused for what it asks.
+    fn worked(&self, epoch: u64) {
         let mut breaker = held(&self.breaker);
-        if breaker.worked() {
+        if breaker.worked(epoch) {
             tracing::info!(upstream = %self.config.name, "a run went well: its circuit is closed");
             self.tell(LinkEvent::Back);
         }

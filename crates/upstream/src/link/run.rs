@@ -45,7 +45,7 @@ struct Run {
     complaint: Option<String>,
 }
 
-pub(super) async fn run(shared: Arc<Shared>, submit: Submit, mut cancelled: watch::Receiver<Option<Cause>>) {
+pub(super) async fn run(shared: Arc<Shared>, (submit, epoch): (Submit, u64), mut cancelled: watch::Receiver<Option<Cause>>) {
     let number = submit.number;
     let name = RequestName(shared.life.0 ^ u128::from(number));
     let (path, body, forwarded) = match &submit.prompt {
@@ -76,7 +76,7 @@ pub(super) async fn run(shared: Arc<Shared>, submit: Submit, mut cancelled: watc
     } else {
         shared.tell_engine(name, asks(&path), shared.limits());
     }
-    run.end(end, number);
+    run.end(end, number, epoch);
 }
 
 async fn wanted(cancelled: &mut watch::Receiver<Option<Cause>>) -> Cause {
@@ -340,13 +340,13 @@ impl Run {
         self.shared.say(Up::Step { step: StepId(0), deltas: vec![delta] });
     }
 
-    fn end(mut self, end: End, number: u64) {
+    fn end(mut self, end: End, number: u64, epoch: u64) {
         self.usage.generated = self.usage.generated.max(self.counted);
         let (shared, attempt) = (self.shared.clone(), self.attempt.clone());
         match &end {
-            End::Said(outcome) if outcome.cause != Cause::UpstreamError => shared.worked(),
+            End::Said(outcome) if outcome.cause != Cause::UpstreamError => shared.worked(epoch),
             End::Said(_) | End::Lost(_) => {
-                shared.failed();
+                shared.failed(epoch);
                 shared.wonder();
             }
             // It says nothing of the engine; that one cannot be reached is asked after.

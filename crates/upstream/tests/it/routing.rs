@@ -1,15 +1,17 @@
 //! Where a run goes: to an engine that has its model and most likely its beginning, and to none that fails run after run; and what goes with it.
 // contract: C-10 C-28 C-30
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use gateway::GatewayConfig;
 use serde_json::{Value, json};
+use tokio::sync::Notify;
 use upstream::config::Secret;
 use upstream::kind::Kind;
 
 use crate::engine::Engine;
-use crate::script::{Step, chunk, reply, send, soon, stream_head};
+use crate::script::{Step, chunk, last_chunk, reply, send, soon, stream_head};
 use crate::stand::{self, Reply, Stand, before, chat, of, read, read_until};
 use crate::through::TOKEN;
 
@@ -122,6 +124,52 @@ async fn an_engine_that_fails_run_after_run_gets_none_and_then_one_to_try() {
     stand.until_state(&["here"]).await;
     assert_eq!((engine.asked(), metric(&stand, "kvit_worker_up").await, metric(&stand, "kvit_worker_slots").await), (7, 1, 256));
     stand.nothing_is_left(&[&engine]).await;
+}
+
+/// One that was sent before is neither what is tried, nor does it keep anybody from being tried, nor does its end say anything.
+// contract: C-10
+#[tokio::test(flavor = "multi_thread")]
+async fn only_the_run_that_is_tried_ends_a_trial() {
+    for goes_well in [true, false] {
+        let tells = [(); 2].map(|()| Arc::new(Notify::new()));
+        let old = tells.clone();
+        let engine = Engine::each(Kind::OpenAi, move |number| {
+            let when = |told: usize| vec![stream_head(), chunk(TOKEN), Step::When(old[told].clone())];
+            match number {
+                0 if goes_well => [when(0), vec![chunk("data: [DONE]\n\n"), last_chunk()]].concat(),
+                0 => when(0),
+                1 => broken(),
+                2 => [vec![Step::When(old[1].clone())], good()].concat(),
+                _ => good(),
+            }
+        })
+        .await;
+        let stand = before(&engine, |config| {
+            of(Kind::OpenAi)(config);
+            config.idle_connections_max = 0;
+            (config.failures_max, config.open, config.open_max) = (1, Duration::from_millis(10), Duration::from_secs(600));
+        })
+        .await;
+        let mut first = chat(stand.addr, "r0", true, &json!({})).await;
+        read_until(&mut first, TOKEN).await;
+        assert_eq!(ask(&stand, "r1", &json!({})).await.status, 500);
+        let tried = chat(stand.addr, "r2", false, &json!({})).await;
+        stand::until(|| engine.asked() == 3, || "while one goes on that was sent before, none is tried".to_owned()).await;
+        assert_eq!(stand.state().await, "trial");
+        let waits = chat(stand.addr, "r3", false, &json!({})).await;
+        stand.until("r3", |run| run["state"] == "queued").await;
+        tells[0].notify_one();
+        assert_eq!(
+            stand.until("r0", |run| !run["outcome"].is_null()).await["outcome"]["kind"],
+            ["failed", "completed"][usize::from(goes_well)]
+        );
+        assert_eq!((stand.state().await.as_str(), engine.asked()), ("trial", 3));
+        tells[1].notify_one();
+        assert_eq!((read(tried).await.status, read(waits).await.status), (200, 200));
+        stand.until_state(&["here"]).await;
+        drop(first);
+        stand.nothing_is_left(&[&engine]).await;
+    }
 }
 
 // contract: C-28

@@ -47,6 +47,7 @@ use tokio::sync::mpsc;
 pub use alarm::Alarm;
 pub use config::{GatewayConfig, KeepConfig, OutsideConfig};
 pub use ear::Ear;
+pub use http::forward::prompts;
 pub use keys::{KEYS_MAX, Key, Keys, SECRET_MAX_LEN, SECRET_MIN_LEN, SecretDigest};
 pub use outside::{HookEvent, UrlPrefixes, Webhook, Webhooks};
 pub use wire::{Connecting, Identity, Network, System, WireConfig, drain, link, link_over};

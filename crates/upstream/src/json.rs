@@ -23,7 +23,7 @@ const CHOICES_MAX: usize = 256;
 pub struct Said<'a> {
     /// What it says of each choice that it names.
     pub choices: Vec<Choice<'a>>,
-    /// What was used, if it says that.
+    /// What was used, if it says that: as `usage`, else as llama.cpp's `timings`, which stand in the last piece of an answer.
     pub usage: Option<Usage>,
     /// What it complains of, if it is an error.
     pub error: Option<Complaint<'a>>,
@@ -84,7 +84,8 @@ impl<'a> Said<'a> {
             .error
             .0
             .or_else(|| flat.then(|| Complaint { message: body.message.0.unwrap_or_default(), kind: body.kind.0, code: body.code.0 }));
-        Some(Said { choices: body.choices.0.into_iter().map(Choice::from).collect(), usage: body.usage.0.map(Usage::from), error })
+        let usage = body.usage.0.map(Usage::from).or_else(|| body.timings.0.and_then(|timings| timings.usage()));
+        Some(Said { choices: body.choices.0.into_iter().map(Choice::from).collect(), usage, error })
     }
 
     /// How many tokens it shows at the least: one for each choice that something was generated of.
@@ -98,6 +99,7 @@ impl<'a> Said<'a> {
 struct Body<'a> {
     choices: List<RawChoice<'a>>,
     usage: Object<RawUsage>,
+    timings: Object<Timings>,
     error: Trouble<'a>,
     object: Text<'a>,
     message: Text<'a>,
@@ -136,6 +138,24 @@ struct RawUsage {
     total_tokens: Number,
     prompt_tokens_details: Object<Details>,
     completion_tokens_details: Object<Details>,
+}
+
+/// What llama.cpp says of an answer's tokens where nobody asked for its usage. It counts those of the prompt that were in its cache apart.
+#[derive(Deserialize, Default)]
+#[serde(default)]
+pub(crate) struct Timings {
+    pub(crate) prompt_n: Number,
+    pub(crate) cache_n: Number,
+    pub(crate) predicted_n: Number,
+}
+
+impl Timings {
+    /// The same, as others say it.
+    pub(crate) fn usage(&self) -> Option<Usage> {
+        let prompt_tokens = self.prompt_n.0.map(|computed| computed.saturating_add(self.cache_n.0.unwrap_or(0)));
+        let usage = Usage { prompt_tokens, cached_tokens: self.cache_n.0, completion_tokens: self.predicted_n.0, ..Usage::default() };
+        (usage != Usage::default()).then_some(usage)
+    }
 }
 
 #[derive(Deserialize, Default)]
@@ -456,6 +476,23 @@ mod tests {
         assert_eq!(complaint(r#"{"error":"only text"}"#), Some(("only text".into(), None)));
         assert_eq!(complaint(r#"{"object":"error","message":"flat","code":404}"#), Some(("flat".into(), Some("404".into()))));
         assert_eq!(complaint(r#"{"object":"list","message":"no error"}"#), None);
+    }
+
+    #[test]
+    fn what_llama_cpp_says_of_its_tokens_stands_for_a_usage_that_is_not_there() {
+        let timings = r#""timings":{"cache_n":30,"prompt_n":3,"prompt_ms":58.7,"predicted_n":5,"predicted_per_second":27.7}"#;
+        let usage = |json: String| said(&json).usage.map(|usage| (usage.prompt_tokens, usage.cached_tokens, usage.completion_tokens));
+        let ends = r#""choices":[{"index":0,"delta":{},"finish_reason":"stop"}]"#;
+        let whole = r#""choices":[{"index":0,"message":{"content":"a"},"finish_reason":"stop"}]"#;
+        for answer in [ends, whole] {
+            assert_eq!(usage(format!("{{{answer},{timings}}}")), Some((Some(33), Some(30), Some(5))), "{answer}");
+            let both = format!(r#"{{{timings},{answer},"usage":{{"prompt_tokens":9}}}}"#);
+            assert_eq!(usage(both), Some((Some(9), None, None)), "{answer}");
+        }
+        assert_eq!(usage(r#"{"timings":{"prompt_n":4,"predicted_n":-1}}"#.to_owned()), Some((Some(4), None, None)));
+        for none in [r#"{"timings":{}}"#, r#"{"timings":null}"#, r#"{"timings":[1]}"#, r#"{"timings":{"prompt_n":"x"}}"#] {
+            assert_eq!(usage(none.to_owned()), None, "{none}");
+        }
     }
 
     #[test]

@@ -74,7 +74,7 @@ pub(super) async fn run(shared: Arc<Shared>, (submit, epoch): (Submit, u64), mut
     if end.is_proven() {
         held(&shared.ledger).ended(number);
     } else {
-        shared.tell_engine(name, asks(&path), shared.limits());
+        shared.tell_engine(name, || asks(&path, &submit.prompt), shared.limits());
     }
     run.end(end, number, epoch);
 }
@@ -90,10 +90,12 @@ async fn wanted(cancelled: &mut watch::Receiver<Option<Cause>>) -> Cause {
     }
 }
 
-fn asks(path: &str) -> Asks {
-    match path {
-        "/v1/chat/completions" => Asks::Chat,
-        "/v1/completions" => Asks::Completions { prompts: 1 },
+/// What was asked for, by which the engine's names for it go. Only a cancel asks, so a body is read for it only then.
+fn asks(path: &str, prompt: &Prompt) -> Asks {
+    match (path, prompt) {
+        ("/v1/chat/completions", _) => Asks::Chat,
+        ("/v1/completions", Prompt::Forward(forward)) => Asks::Completions { prompts: ask::prompts(&forward.body) },
+        ("/v1/completions", _) => Asks::Completions { prompts: 1 },
         _ => Asks::Other,
     }
 }
@@ -121,8 +123,12 @@ impl Shared {
     }
 
     /// Asks the engine to cancel by id, where it knows that, beside the close.
-    fn tell_engine(self: &Arc<Self>, name: RequestName, asks: Asks, limits: Limits) {
+    fn tell_engine(self: &Arc<Self>, name: RequestName, asks: impl FnOnce() -> Asks, limits: Limits) {
         let (shared, aborter) = (self.clone(), self.aborter());
+        if !aborter.enabled() {
+            return;
+        }
+        let asks = asks();
         if aborter.request(name, asks).is_none() {
             return;
         }
@@ -252,7 +258,7 @@ impl Run {
 
     /// What events say: tokens, and for those who do not forward them what they add to each answer. There was nothing to read at `empty`.
     fn take(&mut self, events: &[Event], empty: Duration) -> (u32, Vec<Delta>) {
-        let (mut tokens, mut deltas) = (0_u32, Vec::new());
+        let (mut tokens, mut unshown, mut deltas) = (0_u32, 0_u32, Vec::new());
         for event in events {
             let chunk = self.pattern.read(event);
             self.done |= chunk.done;
@@ -264,7 +270,13 @@ impl Run {
             if let Some(error) = &chunk.said.error {
                 self.complaint.get_or_insert_with(|| error.message.chars().take(judge::WORDS_MAX).collect());
             }
-            self.count(chunk.said.usage.as_ref());
+            if let Some(usage) = &chunk.said.usage {
+                self.count(usage);
+                // Tokens that no event of their own showed come with what says that there were more.
+                let all = self.usage.generated.saturating_sub(self.counted);
+                unshown = unshown.saturating_add(all.saturating_sub(tokens));
+                tokens = tokens.max(all);
+            }
             for choice in &chunk.said.choices {
                 let finish = choice.finish_reason.as_deref().map(judge::finish);
                 self.finish = self.finish.or(finish);
@@ -283,6 +295,9 @@ impl Run {
                 }
             }
         }
+        if let Some(passed) = deltas.last_mut().and_then(|delta| delta.passed.as_mut()) {
+            passed.tokens = passed.tokens.saturating_add(unshown);
+        }
         self.counted = self.counted.saturating_add(tokens);
         (tokens, deltas)
     }
@@ -297,8 +312,7 @@ impl Run {
         }
     }
 
-    fn count(&mut self, usage: Option<&sse::Usage>) {
-        let Some(usage) = usage else { return };
+    fn count(&mut self, usage: &sse::Usage) {
         let small = |n: Option<u64>| n.map(|n| u32::try_from(n).unwrap_or(u32::MAX));
         self.usage.prompt = small(usage.prompt_tokens).unwrap_or(self.usage.prompt);
         self.usage.cached_prompt = small(usage.cached_tokens).unwrap_or(self.usage.cached_prompt);
@@ -321,7 +335,7 @@ impl Run {
             return Err("the engine's answer is empty".to_owned());
         }
         if let Some(said) = whole::read(&whole) {
-            self.count(said.usage.as_ref());
+            said.usage.iter().for_each(|usage| self.count(usage));
             self.finish = said.choices.iter().find_map(|choice| choice.finish_reason.as_deref().map(judge::finish));
         } else if (200..300).contains(&answer.status) && serde_json::from_slice::<serde::de::IgnoredAny>(&whole).is_err() {
             return Err("the engine's answer is no JSON".to_owned());

@@ -207,6 +207,24 @@ async fn what_the_engine_says_of_a_prompt_is_in_the_record() {
     stand.nothing_is_left(&[&engine]).await;
 }
 
+/// llama.cpp says how many tokens there were whether or not somebody asked: a piece of a stream may have several, and the prompt has none.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_llama_cpp_counted_is_in_the_record_of_who_asked_for_no_usage() {
+    let end = concat!(
+        r#"data: {"choices":[{"finish_reason":"length","index":0,"delta":{}}],"#,
+        r#""timings":{"cache_n":30,"prompt_n":3,"prompt_ms":58.7,"predicted_n":5,"predicted_ms":14.2}}"#,
+        "\n\n"
+    );
+    let engine =
+        Engine::always(Kind::LlamaCpp, vec![stream_head(), chunk(TOKEN), chunk(end), chunk("data: [DONE]\n\n"), last_chunk()]).await;
+    let stand = before(&engine, of(Kind::LlamaCpp)).await;
+    assert!(read(chat(stand.addr, "r1", true, &json!({})).await).await.body.contains("predicted_n"), "as it came");
+    let run = stand.settled("r1").await;
+    let tokens = ["prompt", "cached_prompt", "generated"].map(|name| run["tokens"][name].clone());
+    assert_eq!(tokens, [json!(33), json!(30), json!(5)], "{run}");
+    stand.nothing_is_left(&[&engine]).await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_conversation_stays_at_its_engine_and_many_are_spread() {
     let (first, second) = (Engine::always(Kind::OpenAi, good()).await, Engine::always(Kind::OpenAi, good()).await);

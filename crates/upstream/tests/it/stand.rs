@@ -206,8 +206,13 @@ pub async fn request(addr: SocketAddr, method: &str, path: &str, headers: &str, 
 pub async fn chat(addr: SocketAddr, id: &str, stream: bool, more: &Value) -> TcpStream {
     let mut body = json!({"model": MODEL, "messages": [{"role": "user", "content": "hi"}], "stream": stream, "max_tokens": 40});
     body.as_object_mut().expect("an object").extend(more.as_object().expect("an object").clone());
+    post(addr, "/v1/chat/completions", id, &body).await
+}
+
+/// Any request that was sent and not yet answered.
+pub async fn post(addr: SocketAddr, path: &str, id: &str, body: &Value) -> TcpStream {
     let mut socket = soon(TcpStream::connect(addr)).await.expect("a connection");
-    let text = text("POST", "/v1/chat/completions", &format!("X-Request-Id: {id}\r\n"), &body.to_string());
+    let text = text("POST", path, &format!("X-Request-Id: {id}\r\n"), &body.to_string());
     soon(socket.write_all(text.as_bytes())).await.expect("sent");
     socket
 }

@@ -14,6 +14,7 @@ mod health;
 mod judge;
 mod observe;
 mod run;
+mod tell;
 mod witness;
 
 use std::collections::HashMap;

@@ -9,7 +9,8 @@
 
 use std::borrow::Cow;
 
-use super::json::{Choice, Number, Said, Timings};
+use super::json::{Choice, Number, Said};
+use super::usage::Timings;
 
 /// Most choices of one event.
 const CHOICES_MAX: usize = 8;

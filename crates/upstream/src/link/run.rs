@@ -14,8 +14,8 @@ use lifecycle::{AttemptId, Cause, Guarantee, Outcome, StepId};
 use tokio::sync::watch;
 
 use super::judge::End;
-use super::{Shared, Task, ask, held, judge};
-use crate::abort::{Asks, RequestName};
+use super::{Shared, Task, ask, held, judge, tell};
+use crate::abort::RequestName;
 use crate::client::{Answer, CallError, Limits};
 use crate::evidence::Tokens;
 use crate::pattern::Pattern;
@@ -74,7 +74,7 @@ pub(super) async fn run(shared: Arc<Shared>, (submit, epoch): (Submit, u64), mut
     if end.is_proven() {
         held(&shared.ledger).ended(number);
     } else {
-        shared.tell_engine(name, || asks(&path, &submit.prompt), shared.limits());
+        shared.tell_engine(name, || tell::asks(&path, &submit.prompt), shared.limits());
     }
     run.end(end, number, epoch);
 }
@@ -87,16 +87,6 @@ async fn wanted(cancelled: &mut watch::Receiver<Option<Cause>>) -> Cause {
         if cancelled.changed().await.is_err() {
             std::future::pending::<()>().await;
         }
-    }
-}
-
-/// What was asked for, by which the engine's names for it go. Only a cancel asks, so a body is read for it only then.
-fn asks(path: &str, prompt: &Prompt) -> Asks {
-    match (path, prompt) {
-        ("/v1/chat/completions", _) => Asks::Chat,
-        ("/v1/completions", Prompt::Forward(forward)) => Asks::Completions { prompts: ask::prompts(&forward.body) },
-        ("/v1/completions", _) => Asks::Completions { prompts: 1 },
-        _ => Asks::Other,
     }
 }
 
@@ -119,24 +109,6 @@ impl Shared {
         tokio::spawn(async move {
             let _task = task;
             let _ = tokio::time::timeout(patience, async { while let Ok(Some(_)) = answer.next().await {} }).await;
-        });
-    }
-
-    /// Asks the engine to cancel by id, where it knows that, beside the close.
-    fn tell_engine(self: &Arc<Self>, name: RequestName, asks: impl FnOnce() -> Asks, limits: Limits) {
-        let (shared, aborter) = (self.clone(), self.aborter());
-        if !aborter.enabled() {
-            return;
-        }
-        let asks = asks();
-        if aborter.request(name, asks).is_none() {
-            return;
-        }
-        let task = Task::begin(self);
-        tokio::spawn(async move {
-            let _task = task;
-            let told = aborter.send(&shared.client, name, asks, limits).await;
-            tracing::debug!(upstream = %shared.config.name, ?told, "asked to cancel by id");
         });
     }
 }

@@ -219,6 +219,10 @@ pub async fn is_as_met(client: &Client, config: &UpstreamConfig, met: &Detected)
     if matches!(models, Seen::Nothing(_) | Seen::Answer(500.., _)) {
         return false;
     }
+    // It is there; and a question that it had no time for says nothing else.
+    if [&metrics, &version, &props].into_iter().any(|seen| matches!(seen, Seen::Nothing(_))) {
+        return true;
+    }
     let asked = metrics != Seen::NotAsked;
     let mut now = decide(Some(met.kind), &Answers { models, metrics, version, server_info: Seen::NotAsked, props });
     if !asked {

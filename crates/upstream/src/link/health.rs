@@ -6,8 +6,8 @@
 //! Invariant: it is called here only after it answered who it is, and what failed is not tried with somebody's run.
 // contract: C-10 C-29
 
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, MutexGuard};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use gateway::{Here, LinkEvent};
@@ -16,6 +16,7 @@ use lifecycle::message::ModelInfo;
 
 use super::{Met, Shared, held};
 use crate::abort::Aborter;
+use crate::breaker::Breaker;
 use crate::client::{CallError, NotSent};
 use crate::config::UpstreamConfig;
 use crate::detect::{Detected, detect, is_as_met};
@@ -45,12 +46,11 @@ pub(super) async fn watch(shared: &Arc<Shared>) {
             continue;
         }
         shared.doubt();
-        let found = again(shared).await;
+        // What is decided under the lock is told under it, so that no later word is told before.
+        let (found, mut breaker) = again(shared).await;
         let is_another = shared.refused.swap(false, Ordering::AcqRel) || found.is_another(&met);
         meet(shared, &found, is_another);
         let offer = offer(&shared.config, &found, Some(&offered));
-        // What is decided under the lock is told under it, so that no later word is told before.
-        let mut breaker = held(&shared.breaker);
         if is_another {
             breaker.forget();
         }
@@ -83,7 +83,7 @@ async fn first(shared: &Arc<Shared>) -> Detected {
 }
 
 /// Asks one that was doubted until it answers who it is now, and may be tried.
-async fn again(shared: &Arc<Shared>) -> Detected {
+async fn again(shared: &Arc<Shared>) -> (Detected, MutexGuard<'_, Breaker>) {
     let mut wait = AGAIN;
     loop {
         // Looked up at its own line: no lock is held over a wait.
@@ -93,14 +93,15 @@ async fn again(shared: &Arc<Shared>) -> Detected {
             continue;
         }
         let found = if is_there(shared).await { ask(shared).await } else { None };
-        match found {
+        if let Some(found) = found {
+            let breaker = held(&shared.breaker);
             // It may have opened meanwhile.
-            Some(found) if held(&shared.breaker).open_for(shared.now()).is_none_or(|open| open.is_zero()) => return found,
-            Some(_) => {}
-            None => {
-                tokio::time::sleep(wait).await;
-                wait = (wait * 2).min(AGAIN_MAX);
+            if breaker.open_for(shared.now()).is_none_or(|open| open.is_zero()) {
+                return (found, breaker);
             }
+        } else {
+            tokio::time::sleep(wait).await;
+            wait = (wait * 2).min(AGAIN_MAX);
         }
     }
 }

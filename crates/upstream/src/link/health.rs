@@ -110,7 +110,7 @@ async fn again(shared: &Arc<Shared>) -> (Detected, MutexGuard<'_, Breaker>) {
 async fn ask(shared: &Arc<Shared>) -> Option<Detected> {
     match detect(&shared.client, &shared.config).await {
         Ok(found) if !(found.models.is_empty() && shared.config.models.is_empty()) => return Some(found),
-        Ok(_) => tracing::warn!(upstream = %shared.config.name, "it answers, and names no model yet"),
+        Ok(found) => tracing::warn!(upstream = %shared.config.name, why = %found.why, "it answers, and names no model yet"),
         Err(why) => shared.not_reached(&why),
     }
     None

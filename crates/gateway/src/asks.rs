@@ -42,7 +42,7 @@ impl Calls {
             let loads = table.loads();
             let cut = |(worker, known): (WorkerIndex, &WorkerState)| {
                 let runs = loads.get(&worker).map_or(0, |load| load.runs);
-                let takes_runs = known.offer.forwards && matches!(known.presence, Presence::Here | Presence::Trial);
+                let takes_runs = known.offer.forwards && matches!(known.presence, Presence::Here | Presence::Trial { .. });
                 let (name, life, slots) = (known.name.clone(), known.life, known.offer.slots);
                 (worker, Cut { name, life, snapshot: None, takes_runs, runs, slots })
             };

@@ -47,6 +47,7 @@ use tokio::sync::mpsc;
 pub use alarm::Alarm;
 pub use config::{GatewayConfig, KeepConfig, OutsideConfig};
 pub use ear::Ear;
+pub use http::forward::prompts;
 pub use keys::{KEYS_MAX, Key, Keys, SECRET_MAX_LEN, SECRET_MIN_LEN, SecretDigest};
 pub use outside::{HookEvent, UrlPrefixes, Webhook, Webhooks};
 pub use wire::{Connecting, Identity, Network, System, WireConfig, drain, link, link_over};
@@ -93,6 +94,8 @@ pub enum LinkEvent {
         /// Which life was there.
         incarnation: Incarnation,
     },
+    /// What it offers from now on: the same link has another engine behind it than before, or that has other models.
+    Offers(Offer),
     /// It is heard again.
     Back,
     /// It failed run after run, and may have mended: it gets one run at a time, until it is heard as before.

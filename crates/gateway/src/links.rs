@@ -1,8 +1,8 @@
 //! What the links to the workers say: who is here, who is silent, who is lost, and every word about a run.
 //!
 //! Invariant: words of a life that is not the current one of its worker change nothing; a run that waits gets the next worker that is here,
-//! those that came first before the others.
-// contract: C-3 C-7 C-23
+//! those that came first before the others, and between what makes room and the choice of who gets it the lock is not given up.
+// contract: C-3 C-7 C-23 C-30
 
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, MutexGuard};
@@ -91,6 +91,11 @@ impl Calls {
                     }
                 }
             }
+            LinkEvent::Offers(offer) => {
+                let mut table = self.lock();
+                table.workers.offers(worker, offer);
+                self.place_waiting(&mut table);
+            }
             LinkEvent::Silent => self.lock().workers.heard(worker, false),
             LinkEvent::Back => {
                 let mut table = self.lock();
@@ -99,7 +104,8 @@ impl Calls {
             }
             LinkEvent::Trial => {
                 let mut table = self.lock();
-                table.workers.tried(worker);
+                let newest = table.last_number;
+                table.workers.tried(worker, newest);
                 self.place_waiting(&mut table);
             }
             LinkEvent::Lost { incarnation, why } => {
@@ -242,23 +248,22 @@ impl Calls {
         }
     }
 
-    /// A word about an attempt.
+    /// A word about an attempt. A slot that it gives back is given on under the same lock, so that nobody who comes meanwhile has it before
+    /// those that wait.
+    // contract: C-30
     fn word(&self, from: (WorkerIndex, Incarnation), attempt: &AttemptId, word: Word) {
-        let is_short = || self.lock().workers.get(from.0).is_some_and(|known| known.offer.slots.is_some());
-        let leaves = matches!(word, Word::Released | Word::LetGo(_)) && is_short();
-        let found = self.with(&attempt.key, |entry| {
-            let is_current = entry.dispatch.call().attempt() == attempt.attempt;
-            self.act(entry, |dispatch, now| dispatch.take_in(from, attempt.attempt, word, now));
-            let has_room = entry.dispatch.is_waiting() || (leaves && entry.dispatch.load().is_none());
-            (is_current, After { has_room, stalled: std::mem::take(&mut entry.stalled) })
-        });
-        let (is_current, after) = found.unwrap_or_default();
-        if !after.is_nothing() {
-            self.heard(self.lock(), after);
-        }
-        if !is_current {
+        let mut table = self.lock();
+        let is_short = table.workers.get(from.0).is_some_and(|known| known.offer.slots.is_some());
+        let leaves = is_short && matches!(word, Word::Released | Word::LetGo(_));
+        let Some(entry) = table.entries.get_mut(&attempt.key) else { return elsewhere(attempt) };
+        if entry.dispatch.call().attempt() != attempt.attempt {
             elsewhere(attempt);
         }
+        self.act(entry, |dispatch, now| dispatch.take_in(from, attempt.attempt, word, now));
+        let has_room = entry.dispatch.is_waiting() || (leaves && entry.dispatch.load().is_none());
+        let after = After { has_room, stalled: std::mem::take(&mut entry.stalled) };
+        self.sweep_one(&mut table, &attempt.key);
+        self.heard(table, after);
     }
 
     /// Does what follows from words that were taken in.
@@ -293,12 +298,6 @@ struct After {
     has_room: bool,
     /// Connections of readers that had no room.
     stalled: Vec<Arc<ConnState>>,
-}
-
-impl After {
-    fn is_nothing(&self) -> bool {
-        !self.has_room && self.stalled.is_empty()
-    }
 }
 
 fn elsewhere(attempt: &AttemptId) {

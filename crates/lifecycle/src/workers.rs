@@ -25,7 +25,10 @@ pub enum Presence {
     /// It answers.
     Here,
     /// It failed run after run, and may have mended: it is given one at a time, until one goes well.
-    Trial,
+    Trial {
+        /// The newest submit before: those up to it are none of the trial.
+        after: u64,
+    },
     /// It has not been heard for a while; what it has is not over.
     Silent,
     /// Nobody listens where it was; what it has is not over, and nobody waits for it.
@@ -95,16 +98,16 @@ pub struct WorkerState {
 impl WorkerState {
     /// Whether a life of it is known that is not over.
     const fn is_there(&self) -> bool {
-        matches!(self.presence, Presence::Here | Presence::Trial | Presence::Silent | Presence::Refused)
+        matches!(self.presence, Presence::Here | Presence::Trial { .. } | Presence::Silent | Presence::Refused)
     }
 
     /// The word for it on the API.
     pub const fn word(&self) -> &'static str {
         match self.presence {
             Presence::Unknown => "unknown",
-            Presence::Here | Presence::Trial if self.draining => "draining",
+            Presence::Here | Presence::Trial { .. } if self.draining => "draining",
             Presence::Here => "here",
-            Presence::Trial => "trial",
+            Presence::Trial { .. } => "trial",
             Presence::Silent => "silent",
             Presence::Refused => "refused",
             Presence::Lost | Presence::Gone => "lost",
@@ -113,7 +116,7 @@ impl WorkerState {
 
     /// Whether new runs are for it.
     fn is_open(&self) -> bool {
-        matches!(self.presence, Presence::Here | Presence::Trial) && !self.draining
+        matches!(self.presence, Presence::Here | Presence::Trial { .. }) && !self.draining
     }
 
     /// Whether it may be given such a run at some time.
@@ -123,8 +126,9 @@ impl WorkerState {
 
     /// Whether it has room for one more, having so much to do.
     fn has_room(&self, load: Load) -> bool {
-        let slots = if self.presence == Presence::Trial { Some(1) } else { self.offer.slots };
-        slots.is_none_or(|slots| load.runs < slots)
+        // contract: C-10. What it was sent before it failed may go on for long, and is not what is tried.
+        let is_tried = matches!(self.presence, Presence::Trial { after } if load.newest > after);
+        !is_tried && self.offer.slots.is_none_or(|slots| load.runs < slots)
     }
 
     /// What it says of this model, if it has it.
@@ -134,18 +138,21 @@ impl WorkerState {
 }
 
 /// What a worker has to do.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub struct Load {
     /// Tokens that its runs may still generate.
     pub tokens: u64,
     /// Its runs.
     pub runs: u32,
+    /// The newest submit of them; 0 if there is none.
+    pub newest: u64,
 }
 
 impl std::ops::AddAssign for Load {
     fn add_assign(&mut self, more: Load) {
         self.tokens = self.tokens.saturating_add(more.tokens);
         self.runs = self.runs.saturating_add(more.runs);
+        self.newest = self.newest.max(more.newest);
     }
 }
 
@@ -212,6 +219,13 @@ impl Workers {
         former
     }
 
+    /// The same life of it offers something else from now on.
+    pub fn offers(&mut self, worker: WorkerIndex, offer: Offer) {
+        if let Some(known) = self.change(worker).filter(|known| known.is_there()) {
+            known.offer = offer;
+        }
+    }
+
     /// It was not heard for a while, or is heard again.
     // contract: C-10
     pub fn heard(&mut self, worker: WorkerIndex, is_heard: bool) {
@@ -224,11 +238,11 @@ impl Workers {
         };
     }
 
-    /// It answers again, and is given one run at a time until it is heard as before.
+    /// It answers again, and is given one run at a time until it is heard as before: of those behind the submit `after`, the newest so far.
     // contract: C-10
-    pub fn tried(&mut self, worker: WorkerIndex) {
+    pub fn tried(&mut self, worker: WorkerIndex, after: u64) {
         if let Some(known) = self.change(worker).filter(|known| known.is_there()) {
-            known.presence = Presence::Trial;
+            known.presence = Presence::Trial { after };
         }
     }
 
@@ -321,8 +335,12 @@ impl Workers {
     pub fn choose(&self, need: &Need<'_>, percent: u32, load: impl Fn(WorkerIndex) -> Load) -> Option<WorkerIndex> {
         let suits = || self.iter().filter(|(_, known)| known.suits(need));
         let may = || suits().filter(|(index, known)| known.has_room(load(*index)));
-        let least = may().map(|(index, known)| (known.device_lost.is_some(), load(index), index)).min();
-        let Some(affinity) = need.affinity.filter(|_| may().nth(1).is_some()) else { return least.map(|(_, _, index)| index) };
+        let least = may().min_by_key(|(index, known)| {
+            let load = load(*index);
+            (known.device_lost.is_some(), load.tokens, load.runs, *index)
+        });
+        let least = least.map(|(index, _)| index);
+        let Some(affinity) = need.affinity.filter(|_| may().nth(1).is_some()) else { return least };
         // Shares are by slots, where all say how many they have.
         let by_slots = suits().all(|(_, known)| known.offer.slots.is_some());
         let weight = |known: &WorkerState| known.offer.slots.filter(|_| by_slots);
@@ -334,6 +352,6 @@ impl Workers {
         let is_within = |index, known| u64::from(load(index).runs) < affinity::bound(runs, (weight(known), weights), percent);
         let liked = may().filter(|(index, known)| known.device_lost.is_none() && is_within(*index, known));
         let first = liked.max_by_key(|(index, known)| (affinity.score(&known.name), std::cmp::Reverse(*index)));
-        first.map(|(index, _)| index).or_else(|| least.map(|(_, _, index)| index))
+        first.map(|(index, _)| index).or(least)
     }
 }

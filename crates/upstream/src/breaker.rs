@@ -3,9 +3,14 @@
 //! Closed: it gets runs. So many that fail in a row open the circuit: it gets none for a while. Then one at a time is tried: one that goes well
 //! closes the circuit, one that fails opens it for twice as long.
 //!
-//! Invariant: between two tries that fail no run is sent.
+//! A run may end long after it was sent, and what was sent before a change says nothing of what is there behind it. So every change begins an
+//! epoch, and a run counts in that in which it was sent.
+//!
+//! Invariant: between two tries that fail no run is sent; only a run that was sent in a trial ends that trial.
 // contract: C-10
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 /// What an engine may be given.
@@ -19,10 +24,22 @@ enum Circuit {
     Trial,
 }
 
+/// The epoch of a circuit, for whoever sends a run and must not wait for its owner.
+#[derive(Clone, Debug, Default)]
+pub struct Epoch(Arc<AtomicU64>);
+
+impl Epoch {
+    /// The one that a run counts in that is sent now.
+    pub fn now(&self) -> u64 {
+        self.0.load(Ordering::Acquire)
+    }
+}
+
 /// The circuit of one engine. Times are of one clock of its owner's.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub struct Breaker {
     circuit: Circuit,
+    epoch: Epoch,
     failures_max: u32,
     /// The first time that it stays open, the longest, and the next.
     first: Duration,
@@ -33,36 +50,52 @@ pub struct Breaker {
 impl Breaker {
     /// A closed one, which opens behind `failures_max` failures in a row for `first`, and never for longer than `longest`.
     pub fn new(failures_max: u32, first: Duration, longest: Duration) -> Breaker {
-        Breaker { circuit: Circuit::Closed { failures: 0 }, failures_max, first, longest, next: first.min(longest) }
+        let (circuit, epoch) = (Circuit::Closed { failures: 0 }, Epoch::default());
+        Breaker { circuit, epoch, failures_max, first, longest, next: first.min(longest) }
     }
 
-    /// A run has failed by it. Whether that opened the circuit.
-    pub fn failed(&mut self, now: Duration) -> bool {
+    /// Its epoch, now and later.
+    pub fn epoch(&self) -> Epoch {
+        self.epoch.clone()
+    }
+
+    fn change(&mut self, circuit: Circuit) {
+        self.circuit = circuit;
+        self.epoch.0.fetch_add(1, Ordering::AcqRel);
+    }
+
+    /// A run that was sent in this epoch has failed by it. Whether that opened the circuit.
+    pub fn failed(&mut self, epoch: u64, now: Duration) -> bool {
+        if epoch != self.epoch.now() {
+            return false;
+        }
         let failures = match self.circuit {
             Circuit::Closed { failures } => failures.saturating_add(1),
             Circuit::Trial => self.failures_max,
-            // One that was sent before.
+            // One that was on its way when it opened.
             Circuit::Open { .. } => return false,
         };
         if failures < self.failures_max {
             self.circuit = Circuit::Closed { failures };
             return false;
         }
-        self.circuit = Circuit::Open { until: now.saturating_add(self.next) };
+        self.change(Circuit::Open { until: now.saturating_add(self.next) });
         self.next = self.next.saturating_mul(2).min(self.longest);
         true
     }
 
-    /// A run went well. Whether that closed the circuit after a trial.
-    pub fn worked(&mut self) -> bool {
+    /// A run that was sent in this epoch went well. Whether that closed the circuit after a trial.
+    pub fn worked(&mut self, epoch: u64) -> bool {
+        if epoch != self.epoch.now() {
+            return false;
+        }
         match self.circuit {
             Circuit::Closed { .. } => self.circuit = Circuit::Closed { failures: 0 },
             Circuit::Trial => {
-                self.circuit = Circuit::Closed { failures: 0 };
+                self.change(Circuit::Closed { failures: 0 });
                 self.next = self.first.min(self.longest);
                 return true;
             }
-            // One that was sent before says nothing of now.
             Circuit::Open { .. } => {}
         }
         false
@@ -76,11 +109,18 @@ impl Breaker {
         }
     }
 
-    /// Its time is over: one run may be tried.
+    /// Its time is over, or it is back within a trial: one run may be tried, and only that one counts.
     pub fn try_one(&mut self) {
-        if let Circuit::Open { .. } = self.circuit {
-            self.circuit = Circuit::Trial;
+        if let Circuit::Open { .. } | Circuit::Trial = self.circuit {
+            self.change(Circuit::Trial);
         }
+    }
+
+    /// Another engine is there than the one that failed: its failures, and how long it was waited for, are not this one's.
+    pub fn forget(&mut self) {
+        let circuit = if let Circuit::Closed { .. } = self.circuit { Circuit::Closed { failures: 0 } } else { self.circuit };
+        self.change(circuit);
+        self.next = self.first.min(self.longest);
     }
 
     /// Whether one run at a time is tried.
@@ -95,17 +135,26 @@ mod tests {
 
     const S: Duration = Duration::from_secs(1);
 
+    /// One that was sent and has failed there and then.
+    fn fails(breaker: &mut Breaker) -> bool {
+        breaker.failed(breaker.epoch().now(), S)
+    }
+
+    fn works(breaker: &mut Breaker) -> bool {
+        breaker.worked(breaker.epoch().now())
+    }
+
     #[test]
     fn failures_in_a_row_open_it_and_one_that_goes_well_between_them_does_not() {
         let mut breaker = Breaker::new(3, S, 4 * S);
-        assert!(!breaker.failed(S) && !breaker.failed(S));
-        assert!(!breaker.worked());
-        assert!(!breaker.failed(S) && !breaker.failed(S));
+        assert!(!fails(&mut breaker) && !fails(&mut breaker));
+        assert!(!works(&mut breaker));
+        assert!(!fails(&mut breaker) && !fails(&mut breaker));
         assert_eq!(breaker.open_for(S), None);
-        assert!(breaker.failed(S));
+        assert!(fails(&mut breaker));
         assert_eq!(breaker.open_for(S), Some(S));
         // Those that were on their way change nothing.
-        assert!(!breaker.failed(S) && !breaker.worked());
+        assert!(!fails(&mut breaker) && !works(&mut breaker));
         assert_eq!(breaker.open_for(2 * S), Some(Duration::ZERO));
     }
 
@@ -113,15 +162,51 @@ mod tests {
     fn a_trial_that_fails_doubles_the_wait_up_to_the_longest_and_one_that_goes_well_ends_it() {
         let mut breaker = Breaker::new(1, S, 4 * S);
         for wait in [1, 2, 4, 4] {
-            assert!(breaker.failed(S));
+            assert!(fails(&mut breaker));
             assert_eq!(breaker.open_for(S), Some(wait * S));
             assert!(!breaker.is_trial());
             breaker.try_one();
             assert!(breaker.is_trial() && breaker.open_for(S).is_none());
         }
-        assert!(breaker.worked());
-        assert!(!breaker.is_trial() && !breaker.worked());
-        assert!(breaker.failed(S));
+        // Another engine waits as the first one did.
+        breaker.forget();
+        assert!(breaker.is_trial());
+        assert!(fails(&mut breaker));
         assert_eq!(breaker.open_for(S), Some(S));
+        breaker.try_one();
+        assert!(works(&mut breaker));
+        assert!(!breaker.is_trial() && !works(&mut breaker));
+        assert!(fails(&mut breaker));
+        assert_eq!(breaker.open_for(S), Some(S));
+    }
+
+    // contract: C-10
+    #[test]
+    fn what_was_sent_before_a_change_counts_no_more() {
+        let mut breaker = Breaker::new(2, S, 4 * S);
+        let epoch = breaker.epoch();
+        let before = epoch.now();
+        assert!(!breaker.failed(before, S) && breaker.failed(before, S));
+        let while_open = epoch.now();
+        breaker.try_one();
+        for old in [before, while_open] {
+            assert!(!breaker.failed(old, S) && !breaker.worked(old));
+            assert!(breaker.is_trial(), "it is the trial's own run that ends it");
+        }
+        // It was away within the trial: what was tried then is not what is tried now.
+        let first = epoch.now();
+        breaker.try_one();
+        assert!(!breaker.worked(first) && breaker.is_trial());
+        let tried = epoch.now();
+        assert!(breaker.worked(tried));
+        // Closed, and the old ones still fail.
+        assert!(![before, while_open, first, tried, before].into_iter().any(|old| breaker.failed(old, S)));
+        assert!(!fails(&mut breaker) && fails(&mut breaker));
+        // The failures of an engine before are none of this one's.
+        let mut breaker = Breaker::new(2, S, 4 * S);
+        let before = breaker.epoch().now();
+        assert!(!breaker.failed(before, S));
+        breaker.forget();
+        assert!(!breaker.failed(before, S) && !fails(&mut breaker));
     }
 }

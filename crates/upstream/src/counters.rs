@@ -97,6 +97,12 @@ pub fn engines(kind: Kind, text: &str) -> usize {
     text.lines().filter_map(sample).filter(|(name, _)| name == first).count()
 }
 
+/// When the process began that shows these counters, in milliseconds of the calendar, if it says that: another moment is another process.
+pub fn started(text: &str) -> Option<u64> {
+    let (_, seconds) = text.lines().filter_map(sample).find(|(name, _)| *name == "process_start_time_seconds")?;
+    seconds.filter(|seconds| (0.0..9e12).contains(seconds)).map(|seconds| (seconds * 1000.0) as u64)
+}
+
 /// A sum of counts over label sets.
 #[derive(Default)]
 struct Sum {
@@ -179,6 +185,15 @@ mod tests {
     fn llama_cpp() {
         let text = "llamacpp:requests_processing 2\nllamacpp:requests_deferred 5\nllamacpp:n_decode_total 9\n";
         assert_eq!((read(Kind::LlamaCpp, text).present(), whose(text)), (Some(7), Some(Kind::LlamaCpp)));
+    }
+
+    #[test]
+    fn when_a_process_began() {
+        let page = "# TYPE process_start_time_seconds gauge\nprocess_start_time_seconds 1.76e+09\nvllm:num_requests_running 0\n";
+        assert_eq!(started(page), Some(1_760_000_000_000));
+        for text in ["", "process_start_time_seconds x\n", "process_start_time_seconds -1\n", "process_start_time_seconds NaN\n"] {
+            assert_eq!(started(text), None, "{text}");
+        }
     }
 
     #[test]

@@ -15,6 +15,8 @@ use super::counters;
 use super::json::{List, Number, Object, Text};
 use super::kind::Kind;
 
+const VERSION: &str = "/version";
+const PROPS: &str = "/props";
 /// Longest text that is taken out of an answer.
 const TEXT_BYTES_MAX: usize = 256;
 
@@ -35,6 +37,28 @@ pub struct Detected {
     pub slots: Option<u32>,
     /// Its release, if it says that.
     pub version: Option<String>,
+    /// When its process began, in milliseconds of the calendar, if its counters say that.
+    pub started: Option<u64>,
+}
+
+impl Detected {
+    /// Whether this is another engine than the one that `former` was: what that one had is nothing that this one shows. The same engine may
+    /// have other models than before; whether it is the same is only known of one that says when it began.
+    pub fn is_another(&self, former: &Detected) -> bool {
+        let is_same_kind =
+            (self.kind, self.counters, self.engines, &self.version) == (former.kind, former.counters, former.engines, &former.version);
+        let is_same = match (self.started, former.started) {
+            (None, None) => self.is_like(former),
+            (started, before) => started == before,
+        };
+        !(is_same_kind && is_same)
+    }
+
+    /// Whether it has the same models, in whatever order, and slots.
+    fn is_like(&self, former: &Detected) -> bool {
+        let within = |some: &[Model], all: &[Model]| some.iter().all(|model| all.contains(model));
+        self.slots == former.slots && within(&self.models, &former.models) && within(&former.models, &self.models)
+    }
 }
 
 /// One model of an upstream.
@@ -150,7 +174,7 @@ struct Settings {
 /// # Errors
 /// [`CallError`]: nobody could be reached.
 pub async fn detect(client: &Client, config: &UpstreamConfig) -> Result<Detected, CallError> {
-    let limits = Limits { head_timeout: config.look_timeout, idle_timeout: config.look_timeout, answer_bytes_max: config.look_bytes_max };
+    let limits = limits(config);
     let models = match look(client, "/v1/models", limits).await {
         Seen::Nothing(error @ CallError::NotSent(_)) => return Err(error),
         seen => seen,
@@ -164,7 +188,7 @@ pub async fn detect(client: &Client, config: &UpstreamConfig) -> Result<Detected
     let kind = config.kind.or_else(|| answers.metrics.good().and_then(counters::whose));
     let asks = |of: Kind| kind.is_none_or(|kind| kind == of);
     if asks(Kind::Vllm) {
-        answers.version = look(client, "/version", limits).await;
+        answers.version = look(client, VERSION, limits).await;
     }
     if asks(Kind::Sglang) {
         answers.server_info = look(client, "/server_info", limits).await;
@@ -173,9 +197,46 @@ pub async fn detect(client: &Client, config: &UpstreamConfig) -> Result<Detected
         }
     }
     if asks(Kind::LlamaCpp) {
-        answers.props = look(client, "/props", limits).await;
+        answers.props = look(client, PROPS, limits).await;
     }
     Ok(decide(config.kind, &answers))
+}
+
+/// Whether it still answers as one that was `met`, asked for what costs it nothing: its counters only if they say when it began, or were not
+/// seen before.
+pub async fn is_as_met(client: &Client, config: &UpstreamConfig, met: &Detected) -> bool {
+    let limits = limits(config);
+    let (mut metrics, mut version, mut props) = (Seen::NotAsked, Seen::NotAsked, Seen::NotAsked);
+    let models = look(client, "/v1/models", limits).await;
+    match met.kind {
+        Kind::Vllm => version = look(client, VERSION, limits).await,
+        Kind::LlamaCpp => props = look(client, PROPS, limits).await,
+        Kind::Sglang | Kind::OpenAi => {}
+    }
+    let shows = met.kind.capabilities().fresh.is_some();
+    if shows && (met.started.is_some() || !met.counters) {
+        metrics = look(client, "/metrics", limits).await;
+    }
+    if matches!(models, Seen::Nothing(_) | Seen::Answer(500.., _)) {
+        return false;
+    }
+    // It is there; and a question that it had no time for says nothing else.
+    if [&metrics, &version, &props].into_iter().any(|seen| matches!(seen, Seen::Nothing(_))) {
+        return true;
+    }
+    let asked = metrics != Seen::NotAsked;
+    let mut now = decide(Some(met.kind), &Answers { models, metrics, version, server_info: Seen::NotAsked, props });
+    if !asked {
+        (now.counters, now.engines, now.started) = (met.counters, met.engines, met.started);
+    }
+    if met.kind == Kind::Sglang {
+        (now.slots, now.version) = (met.slots, met.version.clone());
+    }
+    now.is_like(met) && !now.is_another(met)
+}
+
+fn limits(config: &UpstreamConfig) -> Limits {
+    Limits { head_timeout: config.look_timeout, idle_timeout: config.look_timeout, answer_bytes_max: config.look_bytes_max }
 }
 
 async fn look(client: &Client, path: &str, limits: Limits) -> Seen {
@@ -242,7 +303,8 @@ pub fn decide(told: Option<Kind>, answers: &Answers) -> Detected {
     }
     let slots = slots.and_then(|n| u32::try_from(n).ok()).filter(|n| (1..=SLOTS_MAX).contains(n));
     let version = version.filter(|v| v.len() <= TEXT_BYTES_MAX && v.chars().all(|c| !c.is_control())).map(|v| v.into_owned());
-    Detected { kind, why, counters, engines, models, slots, version }
+    let started = answers.metrics.good().and_then(counters::started);
+    Detected { kind, why, counters, engines, models, slots, version, started }
 }
 
 #[cfg(test)]
@@ -282,6 +344,35 @@ mod tests {
         let found = decide(None, &Answers { props, metrics, models, ..answers() });
         assert_eq!((found.kind, found.slots, found.counters), (Kind::LlamaCpp, Some(2), true));
         assert_eq!((found.models[0].context, found.version.as_deref()), (Some(4096), Some("b1")));
+    }
+
+    // contract: C-29
+    #[test]
+    fn the_same_engine_may_have_other_models_if_it_says_when_it_began() {
+        let model = |id: &str| Model { id: id.to_owned(), context: None };
+        let one = Detected {
+            kind: Kind::Vllm,
+            why: "a".to_owned(),
+            counters: true,
+            engines: 1,
+            models: vec![model("x"), model("y")],
+            slots: None,
+            version: Some("1".to_owned()),
+            started: Some(5),
+        };
+        let another = |change: fn(&mut Detected)| {
+            let mut now = one.clone();
+            change(&mut now);
+            now.is_another(&one)
+        };
+        assert!(!another(|now| now.why.clear()) && !another(|now| now.models.truncate(1)));
+        assert!(another(|now| now.started = Some(6)) && another(|now| now.started = None) && another(|now| now.version = None));
+        assert!(another(|now| now.counters = false) && another(|now| now.kind = Kind::LlamaCpp) && another(|now| now.engines = 2));
+        let silent = Detected { started: None, ..one.clone() };
+        let other_way = Detected { models: vec![model("y"), model("x")], ..silent.clone() };
+        assert!(!other_way.is_another(&silent), "the order says nothing");
+        assert!(Detected { models: vec![model("x")], ..silent.clone() }.is_another(&silent));
+        assert!(Detected { slots: Some(3), ..silent.clone() }.is_another(&silent));
     }
 
     #[test]

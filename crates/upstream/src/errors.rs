@@ -34,6 +34,13 @@ pub enum NotSent {
     Request(String),
 }
 
+impl NotSent {
+    /// Whether nobody listens there: whoever did is over, or about to be.
+    pub fn is_refused(&self) -> bool {
+        matches!(self, NotSent::NoConnection(io::ErrorKind::ConnectionRefused))
+    }
+}
+
 /// What happened to a request that may have arrived.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum Lost {

@@ -16,7 +16,7 @@
 //! limit, and what comes late, can only make a proof harder.
 // contract: C-29
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
@@ -129,7 +129,11 @@ pub struct Ledger {
     /// When every proof that is not there yet is given up, if that was said.
     last: Option<Duration>,
     live: HashMap<u64, Arc<Tokens>>,
+    /// Requests of an engine that was here before: nothing that this one shows says anything of them, nor they of it.
+    former: HashSet<u64>,
     closed: Vec<Closed>,
+    /// Those of the engine before that were closed, and when.
+    unseen: Vec<(u64, Duration)>,
     /// What those showed that are over: they were there while they showed it.
     past: VecDeque<Arc<Tokens>>,
     looks: VecDeque<Look>,
@@ -145,11 +149,24 @@ impl Ledger {
             observe_for,
             last: None,
             live: HashMap::new(),
+            former: HashSet::new(),
             closed: Vec::new(),
+            unseen: Vec::new(),
             past: VecDeque::new(),
             looks: VecDeque::new(),
             contradictions: 0,
         }
+    }
+
+    /// Another engine is here than before, which is told of cancels like this and whose counters are so fresh. What the one before was sent is
+    /// seen by nobody any more: its cancels are decided now, and its tokens show nothing of this one. What was held against its counters is
+    /// forgotten with it.
+    pub fn another(&mut self, cancel: CancelBy, fresh: Option<Freshness>) {
+        (self.cancel, self.fresh) = (cancel, fresh);
+        self.former.extend(self.live.drain().map(|(id, _)| id));
+        self.unseen.extend(self.closed.drain(..).map(|closed| (closed.id, closed.closed)));
+        self.past.clear();
+        self.looks.clear();
     }
 
     /// A request is about to be sent, now. Returns what its reader notes its tokens in.
@@ -162,6 +179,7 @@ impl Ledger {
 
     /// Its answer was read to its end, or nothing of it was ever sent: it is not there, whatever becomes of others.
     pub fn ended(&mut self, id: u64) {
+        self.former.remove(&id);
         if let Some(tokens) = self.live.remove(&id) {
             self.remember(tokens);
         }
@@ -169,6 +187,9 @@ impl Ledger {
 
     /// Its connection was closed before the end of its answer, at `now` at the latest. A second close changes nothing.
     pub fn closed(&mut self, id: u64, now: Duration) {
+        if self.former.remove(&id) {
+            return self.unseen.push((id, now));
+        }
         let Some(tokens) = self.live.remove(&id) else { return };
         let (come_by, looks_from) = match self.fresh {
             Some(fresh) if !tokens.counted_by(now) => {
@@ -212,7 +233,8 @@ impl Ledger {
 
     /// When the next verdict falls at the latest, whatever is seen.
     pub fn due(&self) -> Option<Duration> {
-        self.closed.iter().map(|closed| self.give_up(closed)).min()
+        let unseen = self.unseen.iter().map(|(_, closed)| *closed);
+        self.closed.iter().map(|closed| self.give_up(closed)).chain(unseen).min()
     }
 
     /// The counters were looked at.
@@ -249,14 +271,16 @@ impl Ledger {
         if self.fresh.is_none() {
             proofs.clear();
         }
-        let mut verdicts = Vec::new();
+        let without = if self.cancel == CancelBy::Nothing { Level::Unsupported } else { Level::BestEffort };
+        let unseen = self.unseen.drain(..);
+        let mut verdicts: Vec<_> = unseen.map(|(id, closed)| Verdict { id, level: without, closed, gone_by: None }).collect();
         for request in std::mem::take(&mut self.closed) {
             let serves = |look: &&Look| request.looks_from.is_some_and(|from| look.began >= from);
             let proof = proofs.iter().filter(serves).map(|look| look.ended).min();
             let (level, gone_by) = match (self.cancel, proof) {
-                (CancelBy::Nothing, _) => (Level::Unsupported, None),
+                (CancelBy::Nothing, _) => (without, None),
                 (_, Some(_)) => (Level::Observed, proof),
-                (_, None) if now >= self.give_up(&request) => (Level::BestEffort, None),
+                (_, None) if now >= self.give_up(&request) => (without, None),
                 _ => {
                     self.closed.push(request);
                     continue;
@@ -275,7 +299,7 @@ impl Ledger {
 
     /// Requests whose level is not decided.
     pub fn undecided(&self) -> usize {
-        self.closed.len()
+        self.closed.len() + self.unseen.len()
     }
 
     fn give_up(&self, closed: &Closed) -> Duration {

@@ -48,6 +48,55 @@ fn none_there_is_a_proof_if_the_look_began_after_the_close() {
     assert_eq!((levels(&mut ledger, 9999), ledger.undecided()), (vec![], 0), "decided once");
 }
 
+// contract: C-29
+#[test]
+fn what_another_engine_shows_proves_nothing_of_the_one_before() {
+    let mut ledger = ledger();
+    // One that was left, one that still speaks, and one that will end well, all at the former engine.
+    with(&mut ledger, 1, &[1, 2]);
+    let speaks = with(&mut ledger, 2, &[1, 2]);
+    with(&mut ledger, 3, &[1, 2]);
+    ledger.closed(1, ms(10));
+    ledger.looked(look(11, 12, 2));
+    ledger.another(CancelBy::Close, Some(FRESH));
+    assert_eq!((ledger.undecided(), ledger.due()), (1, Some(ms(10))));
+    assert_eq!(levels(&mut ledger, 13), [(1, Level::BestEffort, None)], "whatever its counters are");
+    // One of this engine's own is left and goes on in it; what speaks elsewhere is not it.
+    with(&mut ledger, 4, &[14, 15]);
+    ledger.closed(4, ms(20));
+    ledger.looked(look(21, 22, 1));
+    speaks.shown(ms(60), ms(59));
+    assert_eq!(levels(&mut ledger, 60), []);
+    ledger.looked(look(61, 62, 0));
+    assert_eq!(levels(&mut ledger, 62), [(4, Level::Observed, Some(ms(62)))]);
+    ledger.ended(3);
+    ledger.closed(2, ms(70));
+    ledger.looked(look(71, 72, 0));
+    assert_eq!(levels(&mut ledger, 72), [(2, Level::BestEffort, None)]);
+    assert_eq!((ledger.undecided(), ledger.former.len()), (0, 0));
+    let mut nothing = Ledger::new(CancelBy::Nothing, None, ms(1000));
+    with(&mut nothing, 1, &[1]);
+    nothing.another(CancelBy::Nothing, None);
+    nothing.closed(1, ms(10));
+    assert_eq!(levels(&mut nothing, 10), [(1, Level::Unsupported, None)]);
+}
+
+#[test]
+fn counters_that_lied_are_believed_again_only_of_another_engine() {
+    let mut ledger = ledger();
+    with(&mut ledger, 1, &[1, 2]);
+    let other = with(&mut ledger, 2, &[1, 2]);
+    ledger.closed(1, ms(10));
+    ledger.looked(look(11, 12, 0));
+    other.shown(ms(50), ms(49));
+    assert_eq!((levels(&mut ledger, 50), ledger.contradictions()), (vec![(1, Level::BestEffort, None)], 1));
+    ledger.another(CancelBy::Close, Some(FRESH));
+    with(&mut ledger, 3, &[60, 61]);
+    ledger.closed(3, ms(70));
+    ledger.looked(look(71, 72, 0));
+    assert_eq!(levels(&mut ledger, 72), [(3, Level::Observed, Some(ms(72)))]);
+}
+
 #[test]
 fn whoever_had_not_shown_enough_may_not_be_counted_yet() {
     let mut ledger = ledger();

@@ -14,6 +14,8 @@ use serde::de::value::MapAccessDeserializer;
 use serde::de::{Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
 
 use super::plain;
+pub use super::usage::Usage;
+use super::usage::{RawUsage, Timings};
 
 /// Most choices of one answer that are read.
 const CHOICES_MAX: usize = 256;
@@ -23,7 +25,7 @@ const CHOICES_MAX: usize = 256;
 pub struct Said<'a> {
     /// What it says of each choice that it names.
     pub choices: Vec<Choice<'a>>,
-    /// What was used, if it says that.
+    /// What was used, if it says that: as `usage`, else as llama.cpp's `timings`, which stand in the last piece of an answer.
     pub usage: Option<Usage>,
     /// What it complains of, if it is an error.
     pub error: Option<Complaint<'a>>,
@@ -42,21 +44,6 @@ pub struct Choice<'a> {
     pub generated: bool,
     /// Why it ended, in the engine's word, if it did.
     pub finish_reason: Option<Cow<'a, str>>,
-}
-
-/// Tokens, where the upstream says how many.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Usage {
-    /// Of the prompt.
-    pub prompt_tokens: Option<u64>,
-    /// Those of them that were in a cache.
-    pub cached_tokens: Option<u64>,
-    /// Generated ones.
-    pub completion_tokens: Option<u64>,
-    /// Those of them that were thoughts.
-    pub reasoning_tokens: Option<u64>,
-    /// Of both.
-    pub total_tokens: Option<u64>,
 }
 
 /// What an error says. Its message may quote the caller's own words: it is for the caller, never for a log.
@@ -84,7 +71,8 @@ impl<'a> Said<'a> {
             .error
             .0
             .or_else(|| flat.then(|| Complaint { message: body.message.0.unwrap_or_default(), kind: body.kind.0, code: body.code.0 }));
-        Some(Said { choices: body.choices.0.into_iter().map(Choice::from).collect(), usage: body.usage.0.map(Usage::from), error })
+        let usage = body.usage.0.map(Usage::from).or_else(|| body.timings.0.and_then(|timings| timings.usage()));
+        Some(Said { choices: body.choices.0.into_iter().map(Choice::from).collect(), usage, error })
     }
 
     /// How many tokens it shows at the least: one for each choice that something was generated of.
@@ -98,6 +86,7 @@ impl<'a> Said<'a> {
 struct Body<'a> {
     choices: List<RawChoice<'a>>,
     usage: Object<RawUsage>,
+    timings: Object<Timings>,
     error: Trouble<'a>,
     object: Text<'a>,
     message: Text<'a>,
@@ -129,23 +118,6 @@ struct Parts<'a> {
 }
 
 #[derive(Deserialize, Default)]
-#[serde(default)]
-struct RawUsage {
-    prompt_tokens: Number,
-    completion_tokens: Number,
-    total_tokens: Number,
-    prompt_tokens_details: Object<Details>,
-    completion_tokens_details: Object<Details>,
-}
-
-#[derive(Deserialize, Default)]
-#[serde(default)]
-struct Details {
-    cached_tokens: Number,
-    reasoning_tokens: Number,
-}
-
-#[derive(Deserialize, Default)]
 #[serde(default, bound(deserialize = "'de: 'a"))]
 struct RawComplaint<'a> {
     message: Text<'a>,
@@ -167,18 +139,6 @@ impl<'a> From<RawChoice<'a>> for Choice<'a> {
             text,
             reasoning,
             finish_reason: raw.finish_reason.0.filter(|reason| !reason.is_empty()),
-        }
-    }
-}
-
-impl From<RawUsage> for Usage {
-    fn from(raw: RawUsage) -> Usage {
-        Usage {
-            prompt_tokens: raw.prompt_tokens.0,
-            cached_tokens: raw.prompt_tokens_details.0.and_then(|d| d.cached_tokens.0),
-            completion_tokens: raw.completion_tokens.0,
-            reasoning_tokens: raw.completion_tokens_details.0.and_then(|d| d.reasoning_tokens.0),
-            total_tokens: raw.total_tokens.0,
         }
     }
 }
@@ -456,19 +416,5 @@ mod tests {
         assert_eq!(complaint(r#"{"error":"only text"}"#), Some(("only text".into(), None)));
         assert_eq!(complaint(r#"{"object":"error","message":"flat","code":404}"#), Some(("flat".into(), Some("404".into()))));
         assert_eq!(complaint(r#"{"object":"list","message":"no error"}"#), None);
-    }
-
-    #[test]
-    fn usage_with_details() {
-        let json = r#"{"choices":[],"usage":{"prompt_tokens":10,"completion_tokens":5,"total_tokens":15,
-            "prompt_tokens_details":{"cached_tokens":8},"completion_tokens_details":{"reasoning_tokens":2}}}"#;
-        let all = Usage {
-            prompt_tokens: Some(10),
-            cached_tokens: Some(8),
-            completion_tokens: Some(5),
-            reasoning_tokens: Some(2),
-            total_tokens: Some(15),
-        };
-        assert_eq!(said(json).usage, Some(all));
     }
 }

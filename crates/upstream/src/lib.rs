@@ -25,6 +25,7 @@ mod pattern;
 mod plain;
 mod pool;
 pub mod sse;
+mod usage;
 pub mod whole;
 mod words;
 

@@ -14,6 +14,7 @@ mod health;
 mod judge;
 mod observe;
 mod run;
+mod tell;
 mod witness;
 
 use std::collections::HashMap;
@@ -28,9 +29,10 @@ use tokio::sync::{Notify, watch};
 use tokio::time::Instant;
 
 use crate::abort::Aborter;
-use crate::breaker::Breaker;
+use crate::breaker::{Breaker, Epoch};
 use crate::client::Client;
 use crate::config::{ConfigError, UpstreamConfig};
+use crate::detect::Detected;
 use crate::evidence::Ledger;
 use crate::kind::{CancelBy, Capabilities, Kind};
 
@@ -42,10 +44,10 @@ pub struct Upstream {
     shared: Arc<Shared>,
 }
 
-/// What is known of the engine once it was met.
+/// What is known of the engine since it was last met.
 #[derive(Clone, Debug)]
 struct Met {
-    kind: Kind,
+    detected: Detected,
     capabilities: Capabilities,
     /// The model that a witness asks for.
     model: Arc<str>,
@@ -54,7 +56,7 @@ struct Met {
 struct Shared {
     config: UpstreamConfig,
     client: Client,
-    /// This life of the link; the engine's own lives are not told apart.
+    /// This life of the link. The engine behind it may be another than before (`health`): its runs are this link's all the same.
     life: Incarnation,
     began: Instant,
     ear: Ear,
@@ -72,8 +74,13 @@ struct Shared {
     /// The engine is asked no new thing until it was looked at.
     doubted: AtomicBool,
     doubt: Notify,
-    /// What becomes of it when its runs fail.
+    /// Nobody listened there since it was met.
+    refused: AtomicBool,
+    /// It has refused to be asked for a witness since it was met.
+    takes_no_witness: AtomicBool,
+    /// What becomes of it when its runs fail, and in which of its epochs a run is sent.
     breaker: Mutex<Breaker>,
+    epoch: Epoch,
     /// Tasks that are not over.
     tasks: AtomicUsize,
 }
@@ -112,6 +119,7 @@ impl Shared {
 pub fn link(config: UpstreamConfig, life: Incarnation) -> Result<(Link, Upstream), ConfigError> {
     let client = Client::new(&config)?;
     let ear = Ear::default();
+    let breaker = Breaker::new(config.failures_max, config.open, config.open_max);
     let shared = Arc::new(Shared {
         ledger: Mutex::new(Ledger::new(config.cancel.unwrap_or(CancelBy::Close), None, config.observe_for)),
         aborter: Mutex::new(Arc::new(Aborter::new(config.kind.unwrap_or(Kind::OpenAi)))),
@@ -126,7 +134,10 @@ pub fn link(config: UpstreamConfig, life: Incarnation) -> Result<(Link, Upstream
         unwitnessed: Notify::new(),
         doubted: AtomicBool::new(false),
         doubt: Notify::new(),
-        breaker: Mutex::new(Breaker::new(config.failures_max, config.open, config.open_max)),
+        refused: AtomicBool::new(false),
+        takes_no_witness: AtomicBool::new(false),
+        epoch: breaker.epoch(),
+        breaker: Mutex::new(breaker),
         tasks: AtomicUsize::new(0),
         config,
     });
@@ -197,7 +208,9 @@ impl Shared {
             Down::Submit(submit) => {
                 let (cancel, cancelled) = watch::channel(None);
                 held(&self.live).insert(submit.attempt.clone(), cancel);
-                let (task, run) = (Task::begin(self), run::run(self.clone(), *submit, cancelled));
+                // Here, where it is decided that it is sent: whoever decides may hold the breaker.
+                let epoch = self.epoch.now();
+                let (task, run) = (Task::begin(self), run::run(self.clone(), (*submit, epoch), cancelled));
                 tokio::spawn(async move {
                     let _task = task;
                     run.await;
@@ -238,19 +251,24 @@ impl Shared {
         self.doubt.notify_one();
     }
 
-    /// A run has failed by the engine.
-    fn failed(&self) {
+    /// Something shows that it may be another than was met: it is asked, and gets new runs meanwhile.
+    fn wonder(&self) {
+        self.doubt.notify_one();
+    }
+
+    /// A run that was sent in this epoch has failed by the engine.
+    fn failed(&self, epoch: u64) {
         let mut breaker = held(&self.breaker);
-        if breaker.failed(self.now()) {
+        if breaker.failed(epoch, self.now()) {
             tracing::warn!(upstream = %self.config.name, "fails run after run: its circuit is open");
             self.doubt_within(&breaker);
         }
     }
 
-    /// A run went well, or was refused for what it asks.
-    fn worked(&self) {
+    /// A run that was sent in this epoch went well, or was refused for what it asks.
+    fn worked(&self, epoch: u64) {
         let mut breaker = held(&self.breaker);
-        if breaker.worked() {
+        if breaker.worked(epoch) {
             tracing::info!(upstream = %self.config.name, "a run went well: its circuit is closed");
             self.tell(LinkEvent::Back);
         }

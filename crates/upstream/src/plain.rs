@@ -9,7 +9,8 @@
 
 use std::borrow::Cow;
 
-use super::json::{Choice, Said};
+use super::json::{Choice, Number, Said};
+use super::usage::Timings;
 
 /// Most choices of one event.
 const CHOICES_MAX: usize = 8;
@@ -20,18 +21,20 @@ const DEPTH_MAX: usize = 8;
 pub(crate) fn read(json: &[u8]) -> Option<Said<'_>> {
     let mut at = At { json, next: 0 };
     let mut choices = Once::default();
-    let (mut usage, mut error, mut object) = (Once::default(), Once::default(), Once::default());
+    let (mut usage, mut error, mut object, mut timings) = (Once::default(), Once::default(), Once::default(), Once::default());
     at.object(|key, at| match key {
         b"choices" => choices.put(at.choices()?),
         // What these say is the other's to read.
         b"usage" => usage.put(at.null()?),
         b"error" => error.put(at.null()?),
         b"message" | b"type" | b"code" => None,
+        b"timings" => timings.put(at.timings()?),
         b"object" => object.put((&*at.text()? != "error").then_some(())?),
         _ => at.skip(0),
     })?;
     at.blank();
-    (at.next == json.len()).then(|| Said { choices: choices.0.unwrap_or_default(), ..Said::default() })
+    let usage = timings.0.and_then(|timings: Timings| timings.usage());
+    (at.next == json.len()).then(|| Said { choices: choices.0.unwrap_or_default(), usage, error: None })
 }
 
 /// A value whose key may come once: a second one is an error, which the other reader tells.
@@ -235,6 +238,18 @@ impl<'a> At<'a> {
             b'-' | b'0'..=b'9' => self.number(),
             _ => None,
         }
+    }
+
+    fn timings(&mut self) -> Option<Timings> {
+        let (mut prompt, mut cache, mut predicted) = (Once::default(), Once::default(), Once::default());
+        self.object(|key, at| match key {
+            b"prompt_n" => prompt.put(at.count()?),
+            b"cache_n" => cache.put(at.count()?),
+            b"predicted_n" => predicted.put(at.count()?),
+            _ => at.skip(1),
+        })?;
+        let number = |count: Once<u32>| Number(count.0.map(u64::from));
+        Some(Timings { prompt_n: number(prompt), cache_n: number(cache), predicted_n: number(predicted) })
     }
 
     fn choices(&mut self) -> Option<Vec<Choice<'a>>> {

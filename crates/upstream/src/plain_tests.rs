@@ -4,7 +4,7 @@ use proptest::prelude::*;
 
 use super::*;
 
-const ORDINARY: [&str; 9] = [
+const ORDINARY: [&str; 10] = [
     r#"{"id":"x","object":"chat.completion.chunk","created":1764500000,"model":"m","choices":[{"index":0,"delta":{"role":"assistant","content":""},"logprobs":null,"finish_reason":null}]}"#,
     r#"{"id":"x","choices":[{"index":0,"delta":{"content":" hi"},"logprobs":null,"finish_reason":null,"token_ids":null}],"usage":null}"#,
     r#"{"choices":[{"index":3,"delta":{"content":"a \"line\"\n"},"finish_reason":null}]}"#,
@@ -12,6 +12,7 @@ const ORDINARY: [&str; 9] = [
     r#"{"choices":[{"index":0,"text":"π","logprobs":{"tokens":["π"],"token_logprobs":[-0.1]},"finish_reason":""}]}"#,
     r#"{"choices":[{"index":0,"delta":{},"finish_reason":"stop","stop_reason":null}]}"#,
     r#"{"choices":[{"index":0,"delta":{"refusal":"no"}},{"index":1,"delta":{"content":"b"},"finish_reason":"length"}]}"#,
+    r#"{"choices":[{"finish_reason":"length","index":0,"delta":{}}],"timings":{"cache_n":30,"prompt_n":3,"prompt_ms":58.7,"predicted_n":5}}"#,
     r#"{"choices":[],"prompt_token_ids":null}"#,
     r#" { } "#,
 ];
@@ -43,6 +44,10 @@ fn what_is_not_is_left_to_the_other() {
         r#"{"choices":[],"choices":[]}"#,
         r#"{"object":"","object":""}"#,
         r#"{"usage":null,"usage":null}"#,
+        r#"{"timings":null}"#,
+        r#"{"timings":{},"timings":{}}"#,
+        r#"{"timings":{"prompt_n":1,"prompt_n":1}}"#,
+        r#"{"timings":{"cache_n":1.0}}"#,
         r#"{"error":null,"error":null}"#,
         r#"{"choices":[null]}"#,
         r#"{"choices":{}}"#,
@@ -87,6 +92,8 @@ fn value() -> impl Strategy<Value = String> {
             Just("refusal"),
             Just("tool_calls"),
             Just("usage"),
+            Just("timings"),
+            Just("prompt_n"),
             Just("error"),
             Just("object"),
             Just("code"),
@@ -109,6 +116,10 @@ proptest! {
     fn whatever_it_says_the_lenient_reader_says_too(json in value()) {
         if let Some(said) = read(json.as_bytes()) {
             prop_assert_eq!(Some(said), lenient(json.as_bytes()));
+        }
+        let timed = format!(r#"{{"choices":[],"timings":{json}}}"#);
+        if let Some(said) = read(timed.as_bytes()) {
+            prop_assert_eq!(Some(said), lenient(timed.as_bytes()));
         }
         let chunk = format!(r#"{{"id":"x","choices":[{{"index":0,"delta":{json}}},{json}],"a":{json}}}"#);
         if let Some(said) = read(chunk.as_bytes()) {

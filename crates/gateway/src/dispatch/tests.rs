@@ -1,31 +1,38 @@
 //! The table with two tenants: the same id is two runs, and neither sees the other.
 
-use std::sync::{Arc, Mutex};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Barrier, Mutex};
 
-use lifecycle::message::{Down, From, ModelInfo, Prompt};
+use lifecycle::message::{Down, From, ModelInfo, Prompt, Receipt, Up, Usage};
 use lifecycle::params::Params;
-use lifecycle::{Cause, Incarnation, OnDisconnect, RunId, RunKey, Tenant, Time, Workers};
+use lifecycle::{AttemptId, Cause, Incarnation, Offer, OnDisconnect, Outcome, RunId, RunKey, Tenant, Time, WorkerIndex, Workers};
 use observe::{Clock, Journal, Limits, RunFilter};
 
 use super::Order;
 use crate::GatewayConfig;
+use crate::LinkEvent;
 use crate::calls::{Calls, LinkEnd};
 use crate::conn::ConnState;
 use crate::joining::Joining;
 use crate::keys::Caller;
 
 fn table() -> (Arc<Calls>, Arc<Mutex<Vec<Down>>>) {
+    let model = ModelInfo { id: "tiny".into(), context: 512, default_max_tokens: 64, created: 0 };
+    before(model.into())
+}
+
+/// A table with one worker, which offers this.
+fn before(offer: Offer) -> (Arc<Calls>, Arc<Mutex<Vec<Down>>>) {
     let sent = Arc::new(Mutex::new(Vec::new()));
     let keep = sent.clone();
     let send = move |message: From<Down>| {
         keep.lock().expect("no panic").push(message.message);
         Ok(())
     };
-    let model = ModelInfo { id: "tiny".into(), context: 512, default_max_tokens: 64, created: 0 };
     let journal = Journal::new(Clock::start(), Limits::default());
     let mut workers = Workers::default();
     let worker = workers.add("w".into());
-    assert_eq!(workers.here(worker, Incarnation(1), model.into(), "w".into()), None);
+    assert_eq!(workers.here(worker, Incarnation(1), offer, "w".into()), None);
     let calls = Calls::new(
         GatewayConfig::default(),
         journal,
@@ -116,4 +123,44 @@ fn a_deadline_counts_from_the_arrival_of_the_requests_head() {
     let Some(Down::Submit(submit)) = sent.first() else { panic!("{sent:?}") };
     let left = submit.deadlines.iter().find(|d| d.cause == Cause::ClientDeadline).map(|d| d.left);
     assert_eq!(left, Some(std::time::Duration::ZERO));
+}
+
+/// A slot that becomes free is the first's in the queue, however close behind the release another one comes.
+// contract: C-30
+#[test]
+fn who_comes_while_a_slot_is_given_on_waits_behind_those_that_wait() {
+    const ROUNDS: usize = 600;
+    let model = ModelInfo { id: "tiny".into(), context: 512, default_max_tokens: 64, created: 0 };
+    for round in 0..ROUNDS {
+        let (calls, sent) = before(Offer { slots: Some(1), ..Offer::from(model.clone()) });
+        let open = |id: &str| {
+            let conn = Arc::new(ConnState::new(1, calls.clone()));
+            calls.open(order("one", id), &conn).unwrap_or_else(|why| panic!("{why:?}"))
+        };
+        let _read = [open("has"), open("waits")];
+        let hear = |message| calls.hear(WorkerIndex(0), LinkEvent::Up(From { incarnation: Incarnation(1), message }));
+        let key = RunKey { tenant: Tenant::parse("one").expect("a name"), run: RunId::parse("has").expect("an id") };
+        let attempt = AttemptId { key: key.clone(), attempt: 1 };
+        hear(Up::Ended { attempt: attempt.clone(), outcome: Outcome::of(Cause::Stop), usage: Usage::default() });
+        let (start, is_over) = (Barrier::new(2), AtomicBool::new(false));
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                start.wait();
+                hear(Up::Released { attempt, receipt: Receipt::default() });
+                is_over.store(true, Ordering::Release);
+            });
+            start.wait();
+            // As many as come meanwhile, so that one of them falls into whatever gap there is.
+            for number in (0..64).take_while(|_| !is_over.load(Ordering::Acquire)) {
+                let key = RunKey { run: RunId::parse(&format!("later-{number}")).expect("an id"), ..key.clone() };
+                calls.open_background(&key, order("one", "later")).unwrap_or_else(|why| panic!("{why:?}"));
+            }
+        });
+        let sent = sent.lock().expect("no panic");
+        let begun = sent.iter().filter_map(|message| match message {
+            Down::Submit(submit) => Some(submit.attempt.key.run.to_string()),
+            _ => None,
+        });
+        assert_eq!(begun.take(2).collect::<Vec<_>>(), ["has", "waits"], "round {round}");
+    }
 }

@@ -55,9 +55,9 @@ fn caps(path: &str) -> &'static [&'static str] {
     }
 }
 
-/// How many prompts a completion has: a list of texts, or of lists of ids.
-fn prompts(fields: &Fields) -> u32 {
-    let list = fields.peek("prompt").and_then(Value::as_array);
+/// How many prompts the `prompt` of a completion is: a list of texts, or of lists of ids, is several.
+pub fn prompts(prompt: Option<&Value>) -> u32 {
+    let list = prompt.and_then(Value::as_array);
     let several = list.filter(|list| list.first().is_some_and(|first| first.is_string() || first.is_array()));
     several.and_then(|list| u32::try_from(list.len()).ok()).unwrap_or(1)
 }
@@ -69,7 +69,7 @@ fn known(path: &str, fields: &mut Fields, body: &Bytes) -> Result<Known, ApiErro
     // is understood here bounds nothing, and nothing is put in its place.
     let named = caps(path).iter().filter(|name| fields.peek(name).is_some_and(|value| !value.is_null()));
     let cap = named.map(|name| number(fields, name).filter(|cap| *cap > 0).unwrap_or(u32::MAX)).max();
-    let n = number(fields, "n").unwrap_or(1).saturating_mul(prompts(fields)).clamp(1, N_MAX);
+    let n = number(fields, "n").unwrap_or(1).saturating_mul(prompts(fields.peek("prompt"))).clamp(1, N_MAX);
     let params = Params { n, max_tokens: cap, ..Params::default() };
     let stream = fields.peek("stream").and_then(Value::as_bool).unwrap_or(false);
     let has_ours = OURS.iter().any(|name| fields.peek(name).is_some());

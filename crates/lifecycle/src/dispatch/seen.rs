@@ -51,7 +51,7 @@ impl<R: Rules> Dispatch<R> {
         let place = self.place.as_ref().filter(|_| self.call.is_at_worker())?;
         let (n, each) = self.asked();
         let left = if self.call.outcome().is_some() { 0 } else { u64::from(n) * u64::from(each) };
-        Some((place.worker, Load { tokens: left.saturating_sub(u64::from(self.usage.generated)), runs: 1 }))
+        Some((place.worker, Load { tokens: left.saturating_sub(u64::from(self.usage.generated)), runs: 1, newest: place.number }))
     }
 
     /// When it has to be looked at again; `None` if nothing of it waits for a time.

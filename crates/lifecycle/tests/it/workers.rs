@@ -29,7 +29,7 @@ fn here(count: u32) -> Workers {
 }
 
 fn loads(given: &[(u64, u32)]) -> impl Fn(WorkerIndex) -> Load {
-    move |worker| given.get(worker.0 as usize).map_or(Load::default(), |(tokens, runs)| Load { tokens: *tokens, runs: *runs })
+    move |worker| given.get(worker.0 as usize).map_or(Load::default(), |(tokens, runs)| Load { tokens: *tokens, runs: *runs, newest: 0 })
 }
 
 #[test]
@@ -158,7 +158,11 @@ fn one_beginning_stays_at_one_worker_and_many_are_spread() {
     let mut chosen = [0_u32; 3];
     for number in 0..300 {
         let worker = workers.choose(&liking(number), 125, |_| Load::default()).expect("one is here");
-        assert_eq!(workers.choose(&liking(number), 125, |_| Load { tokens: 9, runs: 9 }), Some(worker), "all have as much to do");
+        assert_eq!(
+            workers.choose(&liking(number), 125, |_| Load { tokens: 9, runs: 9, newest: 0 }),
+            Some(worker),
+            "all have as much to do"
+        );
         chosen[worker.0 as usize] += 1;
     }
     assert!(chosen.iter().all(|count| (60..150).contains(count)), "{chosen:?}");
@@ -183,7 +187,7 @@ fn one_beginning_for_all_loads_no_worker_above_its_bound() {
         let workers = engines(&slots);
         let mut runs = vec![0_u32; slots.len()];
         for placed in 1..=60_u32 {
-            let load = |worker: WorkerIndex| Load { tokens: 0, runs: runs[worker.0 as usize] };
+            let load = |worker: WorkerIndex| Load { tokens: 0, runs: runs[worker.0 as usize], newest: 0 };
             let worker = workers.choose(&liking(1), 125, load).expect("one has room").0 as usize;
             runs[worker] += 1;
             let share = f64::from(placed) * f64::from(slots[worker]) / f64::from(slots.iter().sum::<u32>());
@@ -198,9 +202,9 @@ fn an_affinity_goes_past_who_has_no_room_or_no_device() {
     let mut workers = engines(&[1, 1]);
     let liked = workers.choose(&liking(7), 125, |_| Load::default()).expect("one is here");
     let other = WorkerIndex(1 - liked.0);
-    let full = |worker| Load { tokens: 1, runs: u32::from(worker == liked) };
+    let full = |worker| Load { tokens: 1, runs: u32::from(worker == liked), newest: 0 };
     assert_eq!(workers.choose(&liking(7), 125, full), Some(other));
-    assert_eq!(workers.choose(&liking(7), 125, |_| Load { tokens: 1, runs: 1 }), None);
+    assert_eq!(workers.choose(&liking(7), 125, |_| Load { tokens: 1, runs: 1, newest: 0 }), None);
     workers.device_lost(liked, "it broke".into());
     assert_eq!(workers.choose(&liking(7), 125, |_| Load::default()), Some(other));
 }
@@ -212,12 +216,16 @@ fn one_that_is_tried_gets_one_run_at_a_time() {
     let worker = WorkerIndex(0);
     workers.heard(worker, false);
     assert_eq!(workers.choose(&Need::of("m"), 125, |_| Load::default()), None);
-    workers.tried(worker);
+    workers.tried(worker, 5);
     assert_eq!(workers.get(worker).map(|known| known.word()), Some("trial"));
     assert_eq!(workers.choose(&Need::of("m"), 125, |_| Load::default()), Some(worker));
-    assert_eq!(workers.choose(&Need::of("m"), 125, |_| Load { tokens: 0, runs: 1 }), None);
+    // Those that it was sent before are not the trial, but have their slots.
+    for (runs, newest, chosen) in [(1, 6, None), (3, 5, Some(worker)), (3, 6, None), (8, 5, None)] {
+        let load = Load { tokens: 0, runs, newest };
+        assert_eq!(workers.choose(&Need::of("m"), 125, |_| load), chosen, "{load:?}");
+    }
     workers.heard(worker, true);
-    assert_eq!(workers.choose(&Need::of("m"), 125, |_| Load { tokens: 0, runs: 7 }), Some(worker));
+    assert_eq!(workers.choose(&Need::of("m"), 125, |_| Load { tokens: 0, runs: 7, newest: 6 }), Some(worker));
 }
 
 #[test]
@@ -225,8 +233,8 @@ fn every_model_of_an_engine_is_its_own_and_its_slots_are_for_all_of_them() {
     let workers = engines(&[2]);
     assert_eq!(workers.models().iter().map(|model| &*model.id).collect::<Vec<_>>(), ["m", "n"]);
     assert!(workers.forwards("n") && !workers.forwards("other"));
-    assert_eq!(workers.choose(&Need::of("n"), 125, |_| Load { tokens: 0, runs: 1 }), Some(WorkerIndex(0)));
-    assert_eq!(workers.choose(&Need::of("n"), 125, |_| Load { tokens: 0, runs: 2 }), None);
+    assert_eq!(workers.choose(&Need::of("n"), 125, |_| Load { tokens: 0, runs: 1, newest: 0 }), Some(WorkerIndex(0)));
+    assert_eq!(workers.choose(&Need::of("n"), 125, |_| Load { tokens: 0, runs: 2, newest: 0 }), None);
 }
 
 /// Of a worker whose slots are not known nobody can say that it has room for a second.
@@ -235,8 +243,8 @@ fn two_alike_are_not_put_together_where_slots_are_not_known() {
     let workers = here(2);
     let need = Need { affinity: Some(Affinity::of([b"x".as_slice()])), ..Need::of("m") };
     let first = workers.choose(&need, 125, |_| Load::default()).expect("one is here");
-    let has_one = |worker| Load { tokens: 0, runs: u32::from(worker == first) };
+    let has_one = |worker| Load { tokens: 0, runs: u32::from(worker == first), newest: 0 };
     assert_eq!(workers.choose(&need, 125, has_one), Some(WorkerIndex(1 - first.0)));
-    let many = |_| Load { tokens: 0, runs: 4 };
+    let many = |_| Load { tokens: 0, runs: 4, newest: 0 };
     assert_eq!(workers.choose(&need, 125, many), Some(first), "a quarter more than its share");
 }

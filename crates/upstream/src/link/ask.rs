@@ -37,6 +37,12 @@ pub(super) fn capped(forward: &Forward, params: &Params, config: &UpstreamConfig
     [b"{".as_slice(), inner, comma.as_bytes(), format!("\"max_tokens\":{cap}}}").as_bytes()].concat().into()
 }
 
+/// How many prompts a forwarded completion has. A body that cannot be read has one, whatever the engine makes of it.
+pub(super) fn prompts(body: &[u8]) -> u32 {
+    let body: Option<Value> = serde_json::from_slice(body).ok();
+    gateway::prompts(body.as_ref().and_then(|body| body.get("prompt")))
+}
+
 /// The path and the body of a stream.
 pub(super) fn request(submit: &Submit, cap: Option<u32>) -> Result<(Arc<str>, Bytes), String> {
     let (params, sampling) = (&submit.params, &submit.params.sampling);

@@ -9,7 +9,7 @@ use gateway::LATE;
 use http::HeaderMap;
 use lifecycle::{Cause, Outcome};
 
-use crate::client::{Answer, CallError, Lost};
+use crate::client::{Answer, CallError, Lost, NotSent};
 
 /// Most characters of an engine's words that are repeated.
 pub(super) const WORDS_MAX: usize = 200;
@@ -23,7 +23,7 @@ pub(super) enum End {
     /// The same, before anything was sent.
     Unsent(Cause),
     /// Nothing was sent that could have an effect: there was no way to it.
-    NotSent(String),
+    NotSent(NotSent),
     /// It broke off, or is not what was asked for.
     Lost(String),
 }

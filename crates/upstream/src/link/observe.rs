@@ -66,8 +66,13 @@ async fn look(shared: &Arc<Shared>) -> Duration {
         Ok(answer) if answer.status == 200 => answer.whole().await.ok(),
         _ => None,
     };
-    let present = answer.and_then(|text| counters::read(met.kind, &String::from_utf8_lossy(&text)).present());
-    if let Some(present) = present {
+    let Some(page) = answer.map(|text| String::from_utf8_lossy(&text).into_owned()) else { return began };
+    if counters::started(&page) != met.detected.started {
+        // It shows nothing of what the one that was met has.
+        shared.wonder();
+        return began;
+    }
+    if let Some(present) = counters::read(met.detected.kind, &page).present() {
         held(&shared.ledger).looked(Look { began, ended: shared.now(), present });
     }
     began

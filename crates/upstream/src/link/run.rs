@@ -14,8 +14,8 @@ use lifecycle::{AttemptId, Cause, Guarantee, Outcome, StepId};
 use tokio::sync::watch;
 
 use super::judge::End;
-use super::{Shared, Task, ask, held, judge};
-use crate::abort::{Asks, RequestName};
+use super::{Shared, Task, ask, held, judge, tell};
+use crate::abort::RequestName;
 use crate::client::{Answer, CallError, Limits};
 use crate::evidence::Tokens;
 use crate::pattern::Pattern;
@@ -45,7 +45,7 @@ struct Run {
     complaint: Option<String>,
 }
 
-pub(super) async fn run(shared: Arc<Shared>, submit: Submit, mut cancelled: watch::Receiver<Option<Cause>>) {
+pub(super) async fn run(shared: Arc<Shared>, (submit, epoch): (Submit, u64), mut cancelled: watch::Receiver<Option<Cause>>) {
     let number = submit.number;
     let name = RequestName(shared.life.0 ^ u128::from(number));
     let (path, body, forwarded) = match &submit.prompt {
@@ -74,9 +74,9 @@ pub(super) async fn run(shared: Arc<Shared>, submit: Submit, mut cancelled: watc
     if end.is_proven() {
         held(&shared.ledger).ended(number);
     } else {
-        shared.tell_engine(name, asks(&path), shared.limits());
+        shared.tell_engine(name, || tell::asks(&path, &submit.prompt), shared.limits());
     }
-    run.end(end, number);
+    run.end(end, number, epoch);
 }
 
 async fn wanted(cancelled: &mut watch::Receiver<Option<Cause>>) -> Cause {
@@ -87,14 +87,6 @@ async fn wanted(cancelled: &mut watch::Receiver<Option<Cause>>) -> Cause {
         if cancelled.changed().await.is_err() {
             std::future::pending::<()>().await;
         }
-    }
-}
-
-fn asks(path: &str) -> Asks {
-    match path {
-        "/v1/chat/completions" => Asks::Chat,
-        "/v1/completions" => Asks::Completions { prompts: 1 },
-        _ => Asks::Other,
     }
 }
 
@@ -117,20 +109,6 @@ impl Shared {
         tokio::spawn(async move {
             let _task = task;
             let _ = tokio::time::timeout(patience, async { while let Ok(Some(_)) = answer.next().await {} }).await;
-        });
-    }
-
-    /// Asks the engine to cancel by id, where it knows that, beside the close.
-    fn tell_engine(self: &Arc<Self>, name: RequestName, asks: Asks, limits: Limits) {
-        let (shared, aborter) = (self.clone(), self.aborter());
-        if aborter.request(name, asks).is_none() {
-            return;
-        }
-        let task = Task::begin(self);
-        tokio::spawn(async move {
-            let _task = task;
-            let told = aborter.send(&shared.client, name, asks, limits).await;
-            tracing::debug!(upstream = %shared.config.name, ?told, "asked to cancel by id");
         });
     }
 }
@@ -159,7 +137,7 @@ impl Run {
         let asking = Box::pin(self.shared.client.post(path, headers, body));
         let mut answer = match asking.await {
             Ok(answer) => answer,
-            Err(CallError::NotSent(why)) => return End::NotSent(why.to_string()),
+            Err(CallError::NotSent(why)) => return End::NotSent(why),
             Err(CallError::Lost(why)) => return End::Lost(judge::broken(&why)),
         };
         let (status, is_events) = (answer.status, answer.is_event_stream());
@@ -252,7 +230,7 @@ impl Run {
 
     /// What events say: tokens, and for those who do not forward them what they add to each answer. There was nothing to read at `empty`.
     fn take(&mut self, events: &[Event], empty: Duration) -> (u32, Vec<Delta>) {
-        let (mut tokens, mut deltas) = (0_u32, Vec::new());
+        let (mut tokens, mut unshown, mut deltas) = (0_u32, 0_u32, Vec::new());
         for event in events {
             if let Some((index, text)) = self.pattern.alike(event) {
                 self.tokens.shown(self.shared.now(), empty);
@@ -273,7 +251,13 @@ impl Run {
             if let Some(error) = &chunk.said.error {
                 self.complaint.get_or_insert_with(|| error.message.chars().take(judge::WORDS_MAX).collect());
             }
-            self.count(chunk.said.usage.as_ref());
+            if let Some(usage) = &chunk.said.usage {
+                self.count(usage);
+                // Tokens that no event of their own showed come with what says that there were more.
+                let all = self.usage.generated.saturating_sub(self.counted);
+                unshown = unshown.saturating_add(all.saturating_sub(tokens));
+                tokens = tokens.max(all);
+            }
             for choice in &chunk.said.choices {
                 let finish = choice.finish_reason.as_deref().map(judge::finish);
                 self.finish = self.finish.or(finish);
@@ -282,6 +266,9 @@ impl Run {
                     deltas.push(self.delta(choice.index, &choice.text, choice.generated, finish));
                 }
             }
+        }
+        if let Some(passed) = deltas.last_mut().and_then(|delta| delta.passed.as_mut()) {
+            passed.tokens = passed.tokens.saturating_add(unshown);
         }
         self.counted = self.counted.saturating_add(tokens);
         (tokens, deltas)
@@ -311,8 +298,7 @@ impl Run {
         }
     }
 
-    fn count(&mut self, usage: Option<&sse::Usage>) {
-        let Some(usage) = usage else { return };
+    fn count(&mut self, usage: &sse::Usage) {
         let small = |n: Option<u64>| n.map(|n| u32::try_from(n).unwrap_or(u32::MAX));
         self.usage.prompt = small(usage.prompt_tokens).unwrap_or(self.usage.prompt);
         self.usage.cached_prompt = small(usage.cached_tokens).unwrap_or(self.usage.cached_prompt);
@@ -335,7 +321,7 @@ impl Run {
             return Err("the engine's answer is empty".to_owned());
         }
         if let Some(said) = whole::read(&whole) {
-            self.count(said.usage.as_ref());
+            said.usage.iter().for_each(|usage| self.count(usage));
             self.finish = said.choices.iter().find_map(|choice| choice.finish_reason.as_deref().map(judge::finish));
         } else if (200..300).contains(&answer.status) && serde_json::from_slice::<serde::de::IgnoredAny>(&whole).is_err() {
             return Err("the engine's answer is no JSON".to_owned());
@@ -354,12 +340,15 @@ impl Run {
         self.shared.say(Up::Step { step: StepId(0), deltas: vec![delta] });
     }
 
-    fn end(mut self, end: End, number: u64) {
+    fn end(mut self, end: End, number: u64, epoch: u64) {
         self.usage.generated = self.usage.generated.max(self.counted);
         let (shared, attempt) = (self.shared.clone(), self.attempt.clone());
         match &end {
-            End::Said(outcome) if outcome.cause != Cause::UpstreamError => shared.worked(),
-            End::Said(_) | End::Lost(_) => shared.failed(),
+            End::Said(outcome) if outcome.cause != Cause::UpstreamError => shared.worked(epoch),
+            End::Said(_) | End::Lost(_) => {
+                shared.failed(epoch);
+                shared.wonder();
+            }
             // It says nothing of the engine; that one cannot be reached is asked after.
             End::Cancelled(_) | End::Unsent(_) | End::NotSent(_) => {}
         }
@@ -377,6 +366,7 @@ impl Run {
             End::Lost(why) => Outcome::because(Cause::UpstreamError, why),
             End::NotSent(why) => {
                 tracing::warn!(upstream = %shared.config.name, %why, "cannot be reached");
+                shared.not_sent(&why);
                 shared.doubt();
                 let outcome = Outcome::because(Cause::WorkerLost, format!("{UNREACHED}{why}"));
                 return shared.give_back(attempt, outcome);

@@ -4,10 +4,11 @@
 //! shows that a step is over which began when both had come. Where no caller's own request shows it, this one does: two tokens behind a prompt
 //! of one letter, and nobody waits for it but a slot that is still taken.
 //!
-//! Invariant: one at a time, and none while nobody waits for one.
+//! Invariant: one at a time, and none while nobody waits for one; one that refuses is not asked again before it was met anew.
 // contract: C-29
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -21,9 +22,9 @@ use crate::client::CallError;
 const AGAIN: Duration = Duration::from_millis(500);
 
 pub(super) async fn watch(shared: &Arc<Shared>) {
-    let mut is_refused = false;
     loop {
-        let from = held(&shared.ledger).witness_from().filter(|_| shared.config.witness && !is_refused);
+        let is_asked = shared.config.witness && !shared.takes_no_witness.load(Ordering::Acquire);
+        let from = held(&shared.ledger).witness_from().filter(|_| is_asked);
         let Some(from) = from else {
             shared.unwitnessed.notified().await;
             continue;
@@ -42,7 +43,7 @@ pub(super) async fn watch(shared: &Arc<Shared>) {
             }
             Ok(status @ 400..=499) if status != 429 => {
                 tracing::warn!(upstream = %shared.config.name, status, "takes no witness: what is left before its tokens stays unproven");
-                is_refused = true;
+                shared.takes_no_witness.store(true, Ordering::Release);
             }
             _ => tokio::time::sleep(AGAIN).await,
         }

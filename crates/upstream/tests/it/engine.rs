@@ -8,13 +8,14 @@ use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
+use serde_json::json;
 use tokio::io::AsyncWriteExt;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinSet;
 use upstream::kind::Kind;
 
 use crate::script::{Counts, Step, perform, request};
-use crate::stand::until;
+use crate::stand::{MODEL, until};
 
 pub struct Hands {
     kind: Kind,
@@ -33,6 +34,18 @@ pub struct Hands {
     pub witnesses: AtomicUsize,
     keeps_zombies: AtomicBool,
     zombies: AtomicUsize,
+    /// What tells it from another process.
+    self_told: Mutex<Told>,
+    /// It takes no such requests, and has no cancel by id.
+    pub refuses: AtomicBool,
+}
+
+/// What an engine says of itself.
+#[derive(Clone)]
+pub struct Told {
+    pub models: Vec<&'static str>,
+    /// When it began, in seconds.
+    pub started: Option<u32>,
 }
 
 /// The engine. It ends when it is dropped.
@@ -50,7 +63,12 @@ impl Engine {
 
     /// Does with the n-th request for an answer (from 0) what `steps` says, then closes the connection.
     pub async fn each(kind: Kind, steps: impl Fn(usize) -> Vec<Step> + Send + Sync + 'static) -> Engine {
-        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+        Engine::at("127.0.0.1:0".parse().expect("an address"), kind, steps).await
+    }
+
+    /// The same, at this address, where another one may have been.
+    pub async fn at(addr: SocketAddr, kind: Kind, steps: impl Fn(usize) -> Vec<Step> + Send + Sync + 'static) -> Engine {
+        let listener = TcpListener::bind(addr).await.expect("a port");
         let addr = listener.local_addr().expect("its address");
         let hands = Arc::new(Hands {
             kind,
@@ -63,6 +81,8 @@ impl Engine {
             witnesses: AtomicUsize::new(0),
             keeps_zombies: AtomicBool::new(false),
             zombies: AtomicUsize::new(0),
+            self_told: Mutex::new(Told { models: vec![MODEL], started: None }),
+            refuses: AtomicBool::new(false),
         });
         let (mut task, to, steps) = (JoinSet::new(), hands.clone(), Arc::new(steps));
         task.spawn(async move {
@@ -76,6 +96,11 @@ impl Engine {
             }
         });
         Engine { addr, hands, task }
+    }
+
+    /// From now on it says something else of itself.
+    pub fn tells(&self, change: impl FnOnce(&mut Told)) {
+        change(&mut self.hands.self_told.lock().expect("what it tells"));
     }
 
     /// From now on it goes on with requests whose connection was closed.
@@ -130,8 +155,10 @@ impl Drop for One<'_> {
 impl Hands {
     fn counters(&self) -> Option<String> {
         let present = self.running.load(Ordering::SeqCst) + self.zombies.load(Ordering::SeqCst);
+        let started = self.self_told.lock().expect("what it tells").started;
+        let started = started.map_or(String::new(), |started| format!("process_start_time_seconds {started}\n"));
         match self.kind {
-            Kind::Vllm => Some(format!("vllm:num_requests_running {present}\nvllm:num_requests_waiting 0\n")),
+            Kind::Vllm => Some(format!("{started}vllm:num_requests_running {present}\nvllm:num_requests_waiting 0\n")),
             Kind::LlamaCpp => Some(format!("llamacpp:requests_processing {present}\nllamacpp:requests_deferred 0\n")),
             Kind::Sglang | Kind::OpenAi => None,
         }
@@ -147,11 +174,14 @@ async fn connection(mut socket: TcpStream, hands: &Hands, steps: &(impl Fn(usize
                 hands.healths.fetch_add(1, Ordering::SeqCst);
                 Some(String::new())
             }
-            "/v1/models" => Some(r#"{"data":[{"id":"tiny"}]}"#.to_owned()),
+            "/v1/models" => {
+                let models = hands.self_told.lock().expect("what it tells").models.clone();
+                Some(json!({"data": models.iter().map(|id| json!({"id": id})).collect::<Vec<_>>()}).to_string())
+            }
             "/version" if hands.kind == Kind::Vllm => Some(r#"{"version":"0.32.0"}"#.to_owned()),
             "/inference/v1/abort_requests" if hands.kind == Kind::Vllm => {
                 hands.aborts.lock().expect("cancels").push(text);
-                Some("{}".to_owned())
+                (!hands.refuses.load(Ordering::SeqCst)).then(|| "{}".to_owned())
             }
             "/metrics" => {
                 hands.looks.fetch_add(1, Ordering::SeqCst);
@@ -160,7 +190,7 @@ async fn connection(mut socket: TcpStream, hands: &Hands, steps: &(impl Fn(usize
             "/v1/completions" if text.contains(r#""min_tokens":2"#) => {
                 hands.witnesses.fetch_add(1, Ordering::SeqCst);
                 let two = r#"{"choices":[{"index":0,"text":"aa","finish_reason":"length"}],"usage":{"completion_tokens":2}}"#;
-                Some(two.to_owned())
+                (!hands.refuses.load(Ordering::SeqCst)).then(|| two.to_owned())
             }
             "/v1/chat/completions" | "/v1/completions" | "/v1/embeddings" => {
                 let running = One::of(&hands.running);

@@ -207,3 +207,32 @@ async fn what_was_left_before_it_was_counted_needs_a_witness() {
         stand.nothing_is_left(&[&engine]).await;
     }
 }
+
+/// vLLM makes a request of each prompt, and each has a name of its own.
+// contract: C-8
+#[tokio::test(flavor = "multi_thread")]
+async fn a_cancel_by_id_names_every_prompt_of_a_completion() {
+    let engine = Engine::always(Kind::Vllm, vec![stream_head(), chunk(TOKEN), Step::UntilClosed]).await;
+    let stand = before(&engine, of(Kind::Vllm)).await;
+    for (id, prompt, prompts) in [
+        ("r0", json!("a"), 1),
+        ("r1", json!(["a", "b", "c"]), 3),
+        ("r2", json!([1, 2, 3]), 1),
+        ("r3", json!([[1, 2], [3]]), 2),
+        ("r4", json!({"a": 1}), 1),
+    ] {
+        let before = engine.aborts().len();
+        let mut socket = stand::post(stand.addr, "/v1/completions", id, &json!({"model": "tiny", "prompt": prompt, "stream": true})).await;
+        read_until(&mut socket, TOKEN).await;
+        drop(socket);
+        stand.settled(id).await;
+        until(|| engine.aborts().len() > before, || "it is told nothing".to_owned()).await;
+        let asked = engine.hands.asked.lock().expect("what was asked").last().cloned().expect("a request");
+        let name = asked.lines().find_map(|line| line.strip_prefix("x-request-id: ")).expect("a name").to_owned();
+        let told = engine.aborts().pop().expect("a cancel");
+        let (_, told) = told.split_once("\r\n\r\n").expect("a body");
+        let names: Vec<_> = (0..prompts).map(|prompt| format!("cmpl-{name}-{prompt}")).collect();
+        assert_eq!(serde_json::from_str::<serde_json::Value>(told).expect("JSON"), json!({"request_ids": names}), "{prompt}");
+    }
+    stand.nothing_is_left(&[&engine]).await;
+}

@@ -1,6 +1,7 @@
 //! The client and the link against scripted upstreams on real sockets: every way in which an upstream can fail, every way in which a caller
 //! can leave, and what is left open behind it.
 
+mod anew;
 mod asked;
 mod engine;
 mod leaving;

@@ -1,15 +1,17 @@
 //! Where a run goes: to an engine that has its model and most likely its beginning, and to none that fails run after run; and what goes with it.
 // contract: C-10 C-28 C-30
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use gateway::GatewayConfig;
 use serde_json::{Value, json};
+use tokio::sync::Notify;
 use upstream::config::Secret;
 use upstream::kind::Kind;
 
 use crate::engine::Engine;
-use crate::script::{Step, chunk, reply, send, soon, stream_head};
+use crate::script::{Step, chunk, last_chunk, reply, send, soon, stream_head};
 use crate::stand::{self, Reply, Stand, before, chat, of, read, read_until};
 use crate::through::TOKEN;
 
@@ -32,23 +34,11 @@ fn asked(engine: &Engine, number: usize) -> String {
     engine.hands.asked.lock().expect("what was asked")[number].clone()
 }
 
-/// What the gateway says of its first worker.
-async fn state(stand: &Stand) -> String {
-    let workers = soon(stand::request(stand.addr, "GET", "/v1/workers", "", "")).await.json();
-    workers["data"][0]["state"].as_str().expect("a state").to_owned()
-}
-
 /// A sample of its metrics.
 async fn metric(stand: &Stand, name: &str) -> u64 {
     let page = soon(stand::request(stand.addr, "GET", "/metrics", "", "")).await.body;
     let value = page.lines().find_map(|line| line.strip_prefix(name)?.trim().parse().ok());
     value.unwrap_or_else(|| panic!("no {name}: {page}"))
-}
-
-async fn until_state(stand: &Stand, wanted: &[&str]) {
-    while !wanted.contains(&&*state(stand).await) {
-        tokio::time::sleep(Duration::from_millis(2)).await;
-    }
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -59,9 +49,7 @@ async fn each_model_of_an_engine_is_served_under_its_own_name() {
         config.models = vec!["tiny".to_owned(), "org/big".to_owned()];
     })
     .await;
-    let models = soon(stand::request(stand.addr, "GET", "/v1/models", "", "")).await.json();
-    let named: Vec<_> = models["data"].as_array().expect("models").iter().map(|model| model["id"].clone()).collect();
-    assert_eq!(named, [json!("tiny"), json!("org/big")]);
+    assert_eq!(stand.models().await, ["tiny", "org/big"]);
     for model in ["tiny", "org/big"] {
         assert_eq!(ask(&stand, &format!("r-{}", model.len()), &json!({"model": model})).await.status, 200);
         assert_eq!(stand.settled(&format!("r-{}", model.len())).await["model"], model);
@@ -120,7 +108,7 @@ async fn an_engine_that_fails_run_after_run_gets_none_and_then_one_to_try() {
     for id in ["r0", "r1"] {
         assert_eq!(ask(&stand, id, &json!({})).await.status, 500);
     }
-    soon(until_state(&stand, &["silent"])).await;
+    stand.until_state(&["silent"]).await;
     assert_eq!(metric(&stand, "kvit_worker_up").await, 0);
     // Five wait; of a circuit that is open they see nothing, and of a trial that fails one does.
     let mut waiting = Vec::new();
@@ -133,11 +121,57 @@ async fn an_engine_that_fails_run_after_run_gets_none_and_then_one_to_try() {
     }
     told.sort_unstable();
     assert_eq!(told, [200, 200, 200, 200, 500]);
-    soon(until_state(&stand, &["here"])).await;
+    stand.until_state(&["here"]).await;
     assert_eq!((engine.asked(), metric(&stand, "kvit_worker_up").await, metric(&stand, "kvit_worker_slots").await), (7, 1, 256));
     // Whether it is there again was asked by its models: a gateway's health may be an answer of each model behind it.
     assert_eq!(engine.healths(), 0);
     stand.nothing_is_left(&[&engine]).await;
+}
+
+/// One that was sent before is neither what is tried, nor does it keep anybody from being tried, nor does its end say anything.
+// contract: C-10
+#[tokio::test(flavor = "multi_thread")]
+async fn only_the_run_that_is_tried_ends_a_trial() {
+    for goes_well in [true, false] {
+        let tells = [(); 2].map(|()| Arc::new(Notify::new()));
+        let old = tells.clone();
+        let engine = Engine::each(Kind::OpenAi, move |number| {
+            let when = |told: usize| vec![stream_head(), chunk(TOKEN), Step::When(old[told].clone())];
+            match number {
+                0 if goes_well => [when(0), vec![chunk("data: [DONE]\n\n"), last_chunk()]].concat(),
+                0 => when(0),
+                1 => broken(),
+                2 => [vec![Step::When(old[1].clone())], good()].concat(),
+                _ => good(),
+            }
+        })
+        .await;
+        let stand = before(&engine, |config| {
+            of(Kind::OpenAi)(config);
+            config.idle_connections_max = 0;
+            (config.failures_max, config.open, config.open_max) = (1, Duration::from_millis(10), Duration::from_secs(600));
+        })
+        .await;
+        let mut first = chat(stand.addr, "r0", true, &json!({})).await;
+        read_until(&mut first, TOKEN).await;
+        assert_eq!(ask(&stand, "r1", &json!({})).await.status, 500);
+        let tried = chat(stand.addr, "r2", false, &json!({})).await;
+        stand::until(|| engine.asked() == 3, || "while one goes on that was sent before, none is tried".to_owned()).await;
+        assert_eq!(stand.state().await, "trial");
+        let waits = chat(stand.addr, "r3", false, &json!({})).await;
+        stand.until("r3", |run| run["state"] == "queued").await;
+        tells[0].notify_one();
+        assert_eq!(
+            stand.until("r0", |run| !run["outcome"].is_null()).await["outcome"]["kind"],
+            ["failed", "completed"][usize::from(goes_well)]
+        );
+        assert_eq!((stand.state().await.as_str(), engine.asked()), ("trial", 3));
+        tells[1].notify_one();
+        assert_eq!((read(tried).await.status, read(waits).await.status), (200, 200));
+        stand.until_state(&["here"]).await;
+        drop(first);
+        stand.nothing_is_left(&[&engine]).await;
+    }
 }
 
 // contract: C-28
@@ -173,6 +207,24 @@ async fn what_the_engine_says_of_a_prompt_is_in_the_record() {
     let page = soon(stand::request(stand.addr, "GET", "/metrics", "", "")).await.body;
     assert!(page.contains("kvit_run_guarantees_total{guarantee=\"observed\"} 1\n"), "{page}");
     assert_eq!((&run["tokens"]["prompt"], &run["tokens"]["cached_prompt"], &run["tokens"]["generated"]), (&json!(7), &json!(3), &json!(1)));
+    stand.nothing_is_left(&[&engine]).await;
+}
+
+/// llama.cpp says how many tokens there were whether or not somebody asked: a piece of a stream may have several, and the prompt has none.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_llama_cpp_counted_is_in_the_record_of_who_asked_for_no_usage() {
+    let end = concat!(
+        r#"data: {"choices":[{"finish_reason":"length","index":0,"delta":{}}],"#,
+        r#""timings":{"cache_n":30,"prompt_n":3,"prompt_ms":58.7,"predicted_n":5,"predicted_ms":14.2}}"#,
+        "\n\n"
+    );
+    let engine =
+        Engine::always(Kind::LlamaCpp, vec![stream_head(), chunk(TOKEN), chunk(end), chunk("data: [DONE]\n\n"), last_chunk()]).await;
+    let stand = before(&engine, of(Kind::LlamaCpp)).await;
+    assert!(read(chat(stand.addr, "r1", true, &json!({})).await).await.body.contains("predicted_n"), "as it came");
+    let run = stand.settled("r1").await;
+    let tokens = ["prompt", "cached_prompt", "generated"].map(|name| run["tokens"][name].clone());
+    assert_eq!(tokens, [json!(33), json!(30), json!(5)], "{run}");
     stand.nothing_is_left(&[&engine]).await;
 }
 

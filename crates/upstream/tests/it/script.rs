@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::Notify;
 use tokio::task::JoinSet;
 use upstream::client::Client;
 use upstream::config::UpstreamConfig;
@@ -28,6 +29,8 @@ pub enum Step {
     Drip(&'static str, Duration),
     /// Waits for the client's close.
     UntilClosed,
+    /// Waits until somebody says so.
+    When(Arc<Notify>),
     /// Sends this for as long as the client takes it.
     Endless(&'static str),
 }
@@ -148,6 +151,7 @@ pub async fn perform<S: AsyncRead + AsyncWrite + Unpin>(socket: &mut S, steps: V
                     socket.write_all(&[byte]).await?;
                 }
             }
+            Step::When(told) => told.notified().await,
             Step::UntilClosed => while socket.read(&mut [0; 1024]).await? > 0 {},
             Step::Endless(text) => loop {
                 socket.write_all(text.as_bytes()).await?;

@@ -80,6 +80,29 @@ impl Stand {
         .await;
     }
 
+    /// What the gateway says of its first worker.
+    pub async fn state(&self) -> String {
+        let workers = soon(request(self.addr, "GET", "/v1/workers", "", "")).await.json();
+        workers["data"][0]["state"].as_str().expect("a state").to_owned()
+    }
+
+    /// Waits until it says one of these.
+    pub async fn until_state(&self, wanted: &[&str]) {
+        soon(async {
+            while !wanted.contains(&&*self.state().await) {
+                tokio::time::sleep(Duration::from_millis(2)).await;
+            }
+        })
+        .await;
+    }
+
+    /// The models that the gateway serves.
+    pub async fn models(&self) -> Vec<String> {
+        let models = soon(request(self.addr, "GET", "/v1/models", "", "")).await.json();
+        let named = models["data"].as_array().expect("models").iter();
+        named.map(|model| model["id"].as_str().expect("a name").to_owned()).collect()
+    }
+
     /// The run as the API shows it.
     pub fn run(&self, id: &str) -> Value {
         let key = RunKey { tenant: Tenant::default(), run: RunId::parse(id).expect("an id") };
@@ -183,8 +206,13 @@ pub async fn request(addr: SocketAddr, method: &str, path: &str, headers: &str, 
 pub async fn chat(addr: SocketAddr, id: &str, stream: bool, more: &Value) -> TcpStream {
     let mut body = json!({"model": MODEL, "messages": [{"role": "user", "content": "hi"}], "stream": stream, "max_tokens": 40});
     body.as_object_mut().expect("an object").extend(more.as_object().expect("an object").clone());
+    post(addr, "/v1/chat/completions", id, &body).await
+}
+
+/// Any request that was sent and not yet answered.
+pub async fn post(addr: SocketAddr, path: &str, id: &str, body: &Value) -> TcpStream {
     let mut socket = soon(TcpStream::connect(addr)).await.expect("a connection");
-    let text = text("POST", "/v1/chat/completions", &format!("X-Request-Id: {id}\r\n"), &body.to_string());
+    let text = text("POST", path, &format!("X-Request-Id: {id}\r\n"), &body.to_string());
     soon(socket.write_all(text.as_bytes())).await.expect("sent");
     socket
 }

@@ -161,7 +161,7 @@ impl Gateway {
                     self.place_waiting();
                 }
             }
-            LinkEvent::Trial => unreachable!("only an engine that others wrote is tried"),
+            LinkEvent::Trial | LinkEvent::Offers(_) => unreachable!("only an engine that others wrote is tried, or becomes another"),
             LinkEvent::Stale | LinkEvent::Clock(_) => {}
         }
     }

@@ -156,8 +156,9 @@ impl<'a> Suspects<'a> {
         let between = &proxies[from..to];
         // It was told if what was lost there is the stop itself, alone or at the end of a span.
         let is_engine = || place(hops, right).is_none_or(|at| at == proxies.len());
-        let ends = |last: &Boundary| last.name.split_once(" → ").is_some_and(|(_, end)| end == right);
-        let told = judged.boundaries.last().map_or_else(is_engine, ends);
+        let ends = |boundary: &Boundary| boundary.name.split_once(" → ").is_some_and(|(_, end)| end == right);
+        let at = judged.boundaries.iter().rposition(ends);
+        let told = at.map_or_else(is_engine, |at| at + 1 == judged.boundaries.len());
         Suspects { caller: between.is_empty() && left == "client" && !told, proxies: between, engine: told.then_some(engine) }
     }
 }

@@ -372,6 +372,29 @@ mod tests {
     }
 
     #[test]
+    fn caddy_says_it_by_its_status_and_by_the_answers_that_it_gave_up() {
+        let line = |rest: &str| format!(r#"{{"level":"info","request":{{"headers":{{"X-Request-Id":["a"]}}}},{rest}}}"#);
+        for (rest, means) in [
+            (r#""status":499"#, "client left before an answer"),
+            (r#""status":0"#, "client left before an answer"),
+            (r#""status":200"#, "answered, in part or whole"),
+            (r#""status":502"#, "upstream failed"),
+            (r#""msg":"aborting with incomplete response","error":"write: broken pipe""#, "not all of the answer was sent"),
+        ] {
+            for kind in [Some("caddy"), None] {
+                assert_eq!(saw("h", kind, &line(rest), "a").first().map(|saw| saw.means.as_str()), Some(means), "{rest}");
+            }
+        }
+        assert_eq!(saw("h", Some("caddy"), "a 499 -", "a"), []);
+    }
+
+    #[test]
+    fn what_a_hop_noticed_and_the_ids_of_a_line() {
+        assert_eq!([means::LEFT_WAITING, means::COMPLETED, means::HEAD_SENT, means::UPSTREAM_FAILED].map(noticed), [Some(true), Some(false), None, None]);
+        assert_eq!(ids("verify-a {verify-b|x} averify-c id=verify-d-1 \"verify-e\"", "verify-").collect::<Vec<_>>(), ["verify-a", "verify-b", "verify-d-1", "verify-e"]);
+    }
+
+    #[test]
     fn lines_that_say_nothing_or_are_no_lines_say_nothing() {
         for line in [
             "",

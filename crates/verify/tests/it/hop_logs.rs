@@ -279,6 +279,32 @@ fn envoy_writes_what_is_read() {
 }
 
 #[test]
+fn caddy_writes_what_is_read() {
+    let Some(program) = program("caddy") else { return };
+    let proxy = Proxy::start(&program, "c.json", &["run", "--config", "c.json"], |folder, port, up| {
+        let handle = serde_json::json!({"handler": "reverse_proxy", "upstreams": [{"dial": format!("127.0.0.1:{up}")}]});
+        let server = serde_json::json!({
+            "listen": [format!("127.0.0.1:{port}")], "automatic_https": {"disable": true}, "logs": {}, "routes": [{"handle": [handle]}],
+        });
+        let writer = serde_json::json!({"output": "file", "filename": format!("{folder}/log")});
+        let config = serde_json::json!({
+            "admin": {"disabled": true, "config": {"persist": false}},
+            "logging": {"logs": {"default": {"writer": writer}}},
+            "apps": {"http": {"servers": {"s": server}}},
+        });
+        config.to_string()
+    });
+    proxy.says(
+        "caddy",
+        [
+            ("/wait", "0", "client left before an answer"),
+            ("/stream", "200", "answered, in part or whole"),
+            ("/done", "200", "answered, in part or whole"),
+        ],
+    );
+}
+
+#[test]
 fn programs_say_which_release_they_are() {
     for (name, argument) in [("nginx", "-v"), ("haproxy", "-v"), ("envoy", "--version"), ("caddy", "version")] {
         let Some(program) = program(name) else { continue };

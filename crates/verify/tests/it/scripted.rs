@@ -2,7 +2,7 @@
 //!
 //! Invariant: with no fault it is a correct stack: what is left is gone with the next step, and its counters are what it has.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -38,6 +38,12 @@ pub enum Wrong {
     IgnoresCancel,
     /// What was left is asked for again.
     AsksAgain,
+    /// Nothing is wrong: with the first departure a pool of entries grows, and stays so.
+    GrowsPool,
+    /// Nothing is wrong: prompts that were computed are kept and found again.
+    Caches,
+    /// They were, until the first departure.
+    LosesCache,
 }
 
 pub const SLOTS: usize = 4;
@@ -71,6 +77,9 @@ struct World {
     leaked_state: u64,
     slow: u32,
     corrupt: bool,
+    /// Prompts that are kept, where they are.
+    cached: BTreeSet<u64>,
+    cache_is_lost: bool,
 }
 
 /// The engine. It ends when it is dropped.
@@ -123,6 +132,9 @@ impl World {
                 let chunk = CHUNK.min(job.prompt - job.computed);
                 job.computed += chunk;
                 self.prompted += chunk as u64;
+                if job.computed == job.prompt && matches!(wrong, Wrong::Caches | Wrong::LosesCache) && !self.cache_is_lost {
+                    self.cached.insert(job.text);
+                }
                 continue;
             }
             job.made += 1;
@@ -158,7 +170,8 @@ impl World {
         let text = prompt.bytes().fold(7_u64, |hash, byte| hash.wrapping_mul(31).wrapping_add(byte.into()));
         let asked = body["max_tokens"].as_u64().unwrap_or(16);
         let (number, prompt) = (self.next, prompt.split(' ').count());
-        let job = Job { id: id.to_owned(), prompt, computed: 0, asked, made: 0, text, running: false, left: None, out };
+        let computed = if self.cached.contains(&text) && !self.cache_is_lost { prompt } else { 0 };
+        let job = Job { id: id.to_owned(), prompt, computed, asked, made: 0, text, running: false, left: None, out };
         self.jobs.insert(number, job);
         self.next += 1;
         self.asked += 1;
@@ -179,6 +192,8 @@ impl World {
         match wrong {
             Wrong::LeaksBlock => self.leaked_blocks += 1,
             Wrong::LeaksState => self.leaked_state += 1,
+            Wrong::GrowsPool => self.leaked_state = 8,
+            Wrong::LosesCache => self.cache_is_lost = true,
             Wrong::SlowsNeighbours if has_neighbours => self.slow = SLOW_STEPS,
             Wrong::CorruptsNeighbour => self.corrupt = has_neighbours,
             Wrong::AsksAgain => drop(self.ask(&id, body)),

@@ -89,6 +89,11 @@ pub fn noticed(meaning: &str) -> Option<bool> {
     }
 }
 
+/// Whether such a meaning says that it took note before there was any answer.
+pub fn is_waiting(meaning: &str) -> bool {
+    meaning == means::LEFT_WAITING
+}
+
 /// The words of a line that begin so and that no other character of an id stands beside.
 pub fn ids<'a>(line: &'a str, begins: &'a str) -> impl Iterator<Item = &'a str> {
     line.match_indices(begins).filter(|(at, _)| !line[..*at].chars().next_back().is_some_and(inside)).map(|(at, _)| {

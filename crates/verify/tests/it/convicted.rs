@@ -28,8 +28,12 @@ async fn judged(engine: &Scripted, cells: &[Cell]) -> Report {
 }
 
 async fn judged_by(engine: &Scripted, cells: &[Cell], settings: &Settings) -> Report {
+    judged_as(engine, cells, settings, PROFILE).await
+}
+
+async fn judged_as(engine: &Scripted, cells: &[Cell], settings: &Settings, profile: &str) -> Report {
     let target = Target::parse(&format!("http://{}", engine.addr)).expect("a URL");
-    let profile = Profile::parse(PROFILE).expect("a profile");
+    let profile = Profile::parse(profile).expect("a profile");
     let stack = Stack::meet(target, None, None, Some(profile), true).await.expect("it is there");
     let report = run(stack, settings, cells, |_| {}).await.expect("it can be judged");
     assert_eq!(report.cells.len(), cells.len());
@@ -143,6 +147,19 @@ async fn what_a_pool_or_a_cache_keeps_is_no_leak() {
     assert_eq!(convictions(&report), [], "{}", told(&report));
     let cache = report.checks.iter().find(|check| check.name == "cache").expect("it is looked at");
     assert_eq!((&cache.verdict, cache.measured["prompts"]), (&Verdict::Pass, 1.0));
+}
+
+/// Where no counter tells how much room there is, requests at once do.
+#[tokio::test(flavor = "multi_thread")]
+async fn one_that_leaks_slots_and_tells_nothing_of_its_room() {
+    let untold: String = PROFILE.lines().filter(|line| !line.starts_with("kv_held")).map(|line| format!("{line}\n")).collect();
+    let settings = Settings { neighbours: 0, ..settings() };
+    for (wrong, fails) in [(Wrong::Nothing, &[][..]), (Wrong::LeaksSlot, &[("probe".to_owned(), Fault::CapacityLeaks)][..])] {
+        let engine = Scripted::start(wrong).await;
+        let report = judged_as(&engine, &[], &settings, &untold).await;
+        assert_eq!(convictions(&report), fails, "{}", told(&report));
+        assert_eq!(report.checks.iter().filter(|check| check.name == "probe").count(), 1);
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -74,7 +74,7 @@ async fn nginx_passes_a_departure_on_and_its_log_says_so() {
         assert_eq!((&of.verdict, &of.lost_at), (&Verdict::Pass, &None));
         let said: Vec<_> = of.boundaries.iter().map(|of| (of.name.as_str(), of.is_crossed(), of.by)).collect();
         let (log, counters) = (Some(Source::Log), Some(Source::Counters));
-        assert_eq!(said, [("client → edge", Some(true), log), ("edge → scripted", None, None), ("scripted → work", Some(true), counters)]);
+        assert_eq!(said, [("client → edge", Some(true), log), ("edge → scripted", Some(true), log), ("scripted → work", Some(true), counters)]);
     }
     assert!(report.hints.is_empty(), "{:?}", report.hints);
     // Its release is what the very program prints, and its configuration is what it was started with.

@@ -44,6 +44,8 @@ pub enum Wrong {
     Caches,
     /// They were, until the first departure.
     LosesCache,
+    /// A slot of each request that was left is never free again, but for the last one.
+    LeaksSlot,
 }
 
 pub const SLOTS: usize = 4;
@@ -75,6 +77,7 @@ struct World {
     asked: u64,
     leaked_blocks: u64,
     leaked_state: u64,
+    leaked_slots: usize,
     slow: u32,
     corrupt: bool,
     /// Prompts that are kept, where they are.
@@ -120,7 +123,7 @@ impl Scripted {
 impl World {
     fn step(&mut self, wrong: Wrong) -> bool {
         let running = self.jobs.values().filter(|job| job.running).count();
-        let free = SLOTS.saturating_sub(running);
+        let free = SLOTS.saturating_sub(running + self.leaked_slots);
         self.jobs.values_mut().filter(|job| !job.running).take(free).for_each(|job| job.running = true);
         let mut over = Vec::new();
         for (number, job) in self.jobs.iter_mut().filter(|(_, job)| job.running) {
@@ -192,6 +195,7 @@ impl World {
         match wrong {
             Wrong::LeaksBlock => self.leaked_blocks += 1,
             Wrong::LeaksState => self.leaked_state += 1,
+            Wrong::LeaksSlot => self.leaked_slots = (self.leaked_slots + 1).min(SLOTS - 1),
             Wrong::GrowsPool => self.leaked_state = 8,
             Wrong::LosesCache => self.cache_is_lost = true,
             Wrong::SlowsNeighbours if has_neighbours => self.slow = SLOW_STEPS,

@@ -7,13 +7,19 @@
 // contract: C-29
 
 pub mod advice;
+pub mod boundary;
 pub mod caller;
 pub mod cell;
+mod cleanup;
 pub mod cpu;
 pub mod events;
 pub mod fingerprint;
+pub mod hop;
+pub mod hops;
+pub mod logbook;
 pub mod logs;
 pub mod neighbours;
+mod probe;
 pub mod profile;
 pub mod report;
 pub mod result;

@@ -17,7 +17,7 @@ use super::cpu::{Sampler, WINDOW};
 use super::result::{Look, Source, Try, Verdict};
 use super::settings::Settings;
 use super::stack::{Pace, Stack, words};
-use super::watch::{Before, Cpu, Filled, client, present};
+use super::watch::{Before, Cpu, Filled, Held, client, present};
 
 /// Tokens that are read before an early departure.
 const EARLY: usize = 3;
@@ -112,8 +112,9 @@ impl Bench<'_> {
         let (left, confirmed) = self.leave(cell, caller, id).await?;
         (seen.cancel_confirmed, seen.client) = (confirmed, client(&left.read, sent, left.at));
         let mut kept = left.kept;
+        let held = before.as_ref().filter(|_| fillers.sent == 0).and_then(Held::of);
         let cpu = Cpu { sampler: sampler.as_ref(), resting, sent, left: left.at };
-        let engine = self.watch(cell, left.at, &mut kept, fillers.sent, &cpu).await;
+        let engine = self.watch(cell, left.at, &mut kept, fillers.sent, held, &cpu).await;
         seen.cpu = cpu.saw().filter(|_| fillers.sent == 0);
         if let Some(kept) = &kept {
             seen.client = client(&kept.read, sent, left.at);
@@ -174,7 +175,7 @@ impl Bench<'_> {
     }
 
     /// Waits until nothing is at work. What the engine's sums are then.
-    async fn quiet(&self) -> Result<Option<Look>, String> {
+    pub(super) async fn quiet(&self) -> Result<Option<Look>, String> {
         let Some(counters) = &self.stack.counters else { return Ok(None) };
         let zero = Instant::now();
         let mut at_rest = 0;

@@ -116,7 +116,7 @@ fn find(cell: Cell, seen: &Try, tolerance: &Tolerance, way: &Way) -> Finding {
     if cell.trigger == Trigger::HalfClose && seen.client.end.as_deref() == Some("complete") {
         return plain(Verdict::Pass, vec![Source::Client]);
     }
-    let work = Work::of(seen, way);
+    let work = Work::of(seen, way, tolerance);
     let verdict = work.verdict(cell, seen, tolerance);
     let capacity_ms = seen.engine.as_ref().and_then(|engine| engine.capacity_ms);
     Finding { verdict, by: work.by, tokens: work.tokens, steps: work.steps, stop_ms: work.stop_ms, capacity_ms }
@@ -135,7 +135,7 @@ struct Work {
 }
 
 impl Work {
-    fn of(seen: &Try, way: &Way) -> Work {
+    fn of(seen: &Try, way: &Way, tolerance: &Tolerance) -> Work {
         let mut work = Work::default();
         if let Some(engine) = &seen.engine {
             let source = if engine.polled { Source::Counters } else { Source::CountersApart };
@@ -158,9 +158,11 @@ impl Work {
         }
         // The tap next to the engine: what passed there was computed, and where the engine's side was closed it was told.
         if let Some(tap) = seen.taps.last().filter(|tap| tap.requests > 0) {
+            // A stream of which little was left when it was left may as well come to its end.
+            let served = tap.complete && (tap.events == 0 || tap.events_after as f64 > tolerance.tokens);
             // One with further hops behind it convicts by an answer that came whole, and acquits of nothing.
             if !way.is_before_engine(&tap.name) {
-                if tap.complete && work.stop_ms.is_none() {
+                if served && work.stop_ms.is_none() {
                     (work.outlived, _) = (true, work.by.push(Source::Tap));
                 }
                 return work;
@@ -168,7 +170,7 @@ impl Work {
             work.by.push(Source::Tap);
             work.tokens = work.tokens.or(Some(tap.events_after as f64).filter(|_| tap.last_byte_ms.is_some()));
             work.stop_ms = work.stop_ms.or(tap.up_closed_ms);
-            work.outlived |= tap.complete && work.stop_ms.is_none();
+            work.outlived |= served && work.stop_ms.is_none();
         }
         work
     }
@@ -308,6 +310,8 @@ mod tests {
         assert_eq!(fault(verdict(CELL, with(tap(97, None, true)))), Some(Fault::NeverStops));
         let twice = TapSaw { requests: 2, ..tap(1, Some(3.0), false) };
         assert_eq!(fault(verdict(CELL, with(twice))), Some(Fault::AskedAgain));
+        let near_end = TapSaw { events: 100, ..tap(3, None, true) };
+        assert_eq!(verdict(Cell { phase: Phase::NearEnd, ..CELL }, with(near_end)), Verdict::Pass, "three tokens are no work that went on");
         let cpu = |quiet_ms| Try { engine: None, cpu: Some(CpuSaw { busy: 1.0, idle: 0.0, quiet_ms }), ..tried(None, None) };
         assert_eq!(verdict(CELL, cpu(Some(100.0))), Verdict::Pass);
         assert_eq!(fault(verdict(CELL, cpu(None))), Some(Fault::NeverStops));

@@ -9,6 +9,7 @@ import pathlib
 import signal
 import socket
 import subprocess
+import threading
 
 STOP_LIMIT_S = 20
 
@@ -76,3 +77,38 @@ def end(child):
         if was and (now := born(pid)) and now[0] == was[0]:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
+
+
+class Listening:
+    """`with Listening(argv, signs, log) as process:` It has printed a line that begins with each of the signs; `said` has what stood behind."""
+
+    def __init__(self, argv, signs, log, environment=None):
+        self.argv, self.said = [str(word) for word in argv], {}
+        self.child = subprocess.Popen(
+            self.argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=log, text=True, env={**os.environ, **(environment or {})}
+        )
+        try:
+            for line in self.child.stdout:
+                self.said |= {sign: line.removeprefix(sign).strip() for sign in signs if line.startswith(sign)}
+                if len(self.said) == len(signs):
+                    break
+            else:
+                raise RuntimeError(f"`{self.argv[0]} {self.argv[1]}` {how_it_ended(self.child.wait())} before it listened")
+        except BaseException:
+            self.stop()
+            raise
+        # A pipe that nobody reads would stop it.
+        threading.Thread(target=self.child.stdout.read, daemon=True).start()
+
+    def port(self, sign):
+        """The port of an address that it printed."""
+        return int(self.said[sign].rsplit(":", 1)[1].rstrip("/"))
+
+    def stop(self):
+        end(self.child)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.stop()

@@ -3,15 +3,17 @@
 //! Invariant: exit code 0 says that no cell and no check failed and that something passed; 2 that nothing could be judged.
 
 use std::path::{Path, PathBuf};
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use anyhow::Context;
 use clap::Args;
 use verify::judge::caller::Target;
 use verify::judge::cell::{Cell, Set};
 use verify::judge::cpu::Processes;
+use verify::judge::hop::Named;
 use verify::judge::profile::Profile;
 use verify::judge::report;
-use verify::judge::result::{Judged, Report};
+use verify::judge::result::{Hop, Judged, Report};
 use verify::judge::settings::Settings;
 use verify::judge::stack::{Stack, Unjudged};
 use verify::judge::tap::TapClient;
@@ -22,9 +24,8 @@ use crate::out;
 /// `kvit verify URL`
 #[derive(Debug, Args)]
 pub struct VerifyArgs {
-    /// Where the stack is asked, as its callers ask it.
-    #[arg(default_value = "http://127.0.0.1:8000")]
-    pub url: String,
+    /// Where the stack is asked, as its callers ask it [default: http://127.0.0.1:8000, or with --check where the report's was].
+    pub url: Option<String>,
     /// Ask the common questions only (the default): under a minute on most stacks.
     #[arg(long, conflicts_with_all = ["full", "cell"])]
     pub quick: bool,
@@ -46,6 +47,10 @@ pub struct VerifyArgs {
     /// A tap in the stack, by where it reports, in the order of the hops from the caller on; may be given more than once.
     #[arg(long, value_name = "HOST:PORT")]
     pub tap: Vec<String>,
+    /// A hop of the stack, in order from the edge to the engine; may be given more than once. Words: kind=, tap=HOST:PORT (in front of it),
+    /// log=FILE, config=FILE, version=TEXT, version-by=COMMAND, url=URL; a comma in one is written twice.
+    #[arg(long, value_name = "NAME[,WORD=VALUE]", conflicts_with = "tap")]
+    pub hop: Vec<Named>,
     /// A process of the engine on this machine; may be given more than once. Else whoever listens at the engine's port, if that is here.
     #[arg(long, value_name = "PID")]
     pub pid: Vec<u32>,
@@ -70,6 +75,10 @@ pub struct VerifyArgs {
     /// Ask each question with looks and without, and tell whether looking changed the answer.
     #[arg(long)]
     pub both_ways: bool,
+    /// Ask nothing, and tell whether the hops are still what they were in an earlier report (JSON): exit code 1 says that its evidence is
+    /// stale, 2 that nobody can tell.
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["quick", "full", "cell", "compare", "junit", "html", "both_ways"])]
+    pub check: Option<PathBuf>,
     /// Compare with an earlier report (JSON).
     #[arg(long, value_name = "FILE")]
     pub compare: Option<PathBuf>,
@@ -87,15 +96,17 @@ pub struct VerifyArgs {
 /// Judges a stack.
 pub fn run(args: &VerifyArgs) -> Result<(), Failure> {
     let settings = settings(args)?;
-    let target = target(args, &args.url)?;
+    let checked = args.check.as_deref().map(older).transpose()?;
+    if let Some(old) = checked.as_ref().filter(|old| old.hops.len() > 1 && args.hop.is_empty()) {
+        let names: Vec<String> = old.hops.iter().map(report::clean_name).collect();
+        return Err(Failure::Usage(format!("the report is of the hops {}: name them again, each with --hop as then", names.join(", "))));
+    }
+    let default = checked.as_ref().map_or("http://127.0.0.1:8000", |old| old.target.as_str());
+    let target = target(args, args.url.as_deref().unwrap_or(default))?;
     let engine = args.engine.as_deref().map(target_at).transpose()?;
     let profile = args.profile.as_deref().map(profile).transpose()?;
     let taps = args.tap.iter().map(|at| TapClient::new(at)).collect::<Result<Vec<_>, _>>().map_err(Failure::Usage)?;
-    let old = args
-        .compare
-        .as_deref()
-        .map(|file| report::json::read(&text(file)?).map_err(|e| Failure::Usage(format!("{}: {e}", file.display()))))
-        .transpose()?;
+    let old = args.compare.as_deref().map(older).transpose()?;
     let cells = match (&*args.cell, args.full) {
         ([], false) => Set::Quick.cells(),
         ([], true) => Set::Full.cells(),
@@ -104,16 +115,23 @@ pub fn run(args: &VerifyArgs) -> Result<(), Failure> {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
     let judged = runtime.block_on(async {
         let port = engine.as_ref().unwrap_or(&target).port_here().await;
-        let mut stack = Stack::meet(target, args.model.clone(), engine, profile.flatten(), args.profile.as_deref() != Some("none")).await?;
+        let looks = args.profile.as_deref() != Some("none");
+        let mut stack = Stack::meet(target, args.model.clone(), engine.clone(), profile.flatten(), looks).await?;
+        stack.taps = taps;
+        stack.name_hops(&args.hop, engine.as_ref()).await.map_err(Unjudged::Hop)?;
+        if checked.is_some() {
+            return Ok(Met::Hops(stack.way.hops));
+        }
         stack.processes = match &*args.pid {
             [] => port.and_then(Processes::listening),
             pids => Some(Processes::of(pids).map_err(Unjudged::Control)?),
         };
-        stack.taps = taps;
-        verify::judge::run::run(stack, &settings, &cells, told).await
+        verify::judge::run::run(stack, &settings, &cells, told).await.map(|report| Met::Judged(Box::new(report)))
     });
-    let mut report = judged.map_err(|why| Failure::Usage(why.to_string()))?;
-    report.cells.iter_mut().for_each(|of| of.advice = verify::judge::advice::advise(of, &report.hops));
+    let report = match judged.map_err(|why: Unjudged| Failure::Usage(why.to_string()))? {
+        Met::Judged(report) => report,
+        Met::Hops(hops) => return stale(args, &checked.unwrap_or_default(), &hops),
+    };
     files(args, &report)?;
     out::line(report::table::table(&report, out::width(), report::table::Paint::Plain).trim_end())?;
     if let Some(old) = old {
@@ -124,6 +142,33 @@ pub fn run(args: &VerifyArgs) -> Result<(), Failure> {
         2 => Err(Failure::Usage("nothing could be judged; what is missing stands above".to_owned())),
         _ => Err(Failure::Other(anyhow::anyhow!("{} failed", report.count("FAIL")))),
     }
+}
+
+/// What came of meeting a stack.
+enum Met {
+    Judged(Box<Report>),
+    /// Nothing was asked of it but what it is.
+    Hops(Vec<Hop>),
+}
+
+/// Tells which hops are not what they were when a report was made.
+fn stale(args: &VerifyArgs, old: &Report, now: &[Hop]) -> Result<(), Failure> {
+    let staleness = report::compare::Staleness::of(old, now);
+    if let Some(file) = &args.json {
+        let text = serde_json::to_string_pretty(&staleness).context("the answer cannot be written")?;
+        std::fs::write(file, text).with_context(|| file.display().to_string())?;
+    }
+    out::line(staleness.text(out::width()).trim_end())?;
+    match staleness.exit_code() {
+        0 => Ok(()),
+        2 => Err(Failure::Usage("nothing says whether all of the hops are what they were".to_owned())),
+        _ => Err(Failure::Other(anyhow::anyhow!("the evidence is stale"))),
+    }
+}
+
+/// An earlier report.
+fn older(file: &Path) -> Result<Report, Failure> {
+    report::json::read(&text(file)?).map_err(|e| Failure::Usage(format!("{}: {e}", file.display())))
 }
 
 fn told(of: &Judged) {
@@ -138,8 +183,13 @@ fn settings(args: &VerifyArgs) -> Result<Settings, Failure> {
     let mut settings = match &args.settings {
         Some(file) => Settings::parse(&text(file)?).map_err(|why| Failure::Usage(format!("{}: {why}", file.display())))?,
         // Under a minute.
-        None => Settings { tries: if args.full { 3 } else { 1 }, ..Settings::default() },
+        None if args.full => Settings { departures: 48, ..Settings::default() },
+        None => Settings { tries: 1, ..Settings::default() },
     };
+    if settings.seed == 0 {
+        // Prompts that were asked before may be cached, and their ids stand in logs and taps already.
+        settings.seed = SystemTime::now().duration_since(UNIX_EPOCH).map_or(1, |since| since.as_millis() as u64);
+    }
     settings.tries = args.tries.unwrap_or(settings.tries);
     settings.max_tokens = args.max_tokens.unwrap_or(settings.max_tokens);
     if args.passive || args.poll {

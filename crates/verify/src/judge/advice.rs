@@ -10,7 +10,7 @@ use std::sync::LazyLock;
 use serde::Deserialize;
 
 use super::cell::{Cell, Phase, Trigger, words};
-use super::result::{Fault, Hop, Judged, Verdict};
+use super::result::{Boundary, Check, Fault, Hop, Judged, Report, Verdict};
 
 words! {
     /// What a hop is to a fault.
@@ -36,14 +36,21 @@ pub struct When {
     pub triggers: Vec<Trigger>,
     /// Of a stream, or of none.
     pub streaming: Option<bool>,
+    /// It is about checks of these names, and about no cell.
+    pub checks: Vec<String>,
 }
 
 impl When {
+    fn fits_check(&self, name: &str, fault: Fault) -> bool {
+        self.checks.iter().any(|check| check == name) && (self.faults.is_empty() || self.faults.contains(&fault))
+    }
+
     fn fits(&self, cell: &Cell, fault: Fault) -> bool {
         fn any<T: PartialEq>(of: &[T], one: &T) -> bool {
             of.is_empty() || of.contains(one)
         }
-        any(&self.faults, &fault)
+        self.checks.is_empty()
+            && any(&self.faults, &fault)
             && any(&self.phases, &cell.phase)
             && any(&self.triggers, &cell.trigger)
             && self.streaming.is_none_or(|streaming| streaming == cell.streaming)
@@ -56,7 +63,7 @@ impl When {
 pub struct Entry {
     /// Its name in reports, for ever.
     pub id: String,
-    /// Kinds of hops that it is about.
+    /// Kinds of hops that it is about. One about checks that names none is about every engine.
     pub hops: Vec<String>,
     /// What such a hop is to the fault.
     pub role: Role,
@@ -109,6 +116,20 @@ pub fn advise(judged: &Judged, hops: &[Hop]) -> Vec<String> {
     all().iter().filter(about).filter(fits).map(|entry| entry.id.clone()).collect()
 }
 
+/// The same for a check: what is left behind is left in the engine, whoever passed the departure on to it.
+pub fn advise_check(check: &Check, hops: &[Hop]) -> Vec<String> {
+    let (Verdict::Fail { fault, .. }, Some(engine)) = (&check.verdict, hops.last()) else { return Vec::new() };
+    let fits = |entry: &&Entry| entry.when.iter().any(|when| when.fits_check(&check.name, *fault));
+    let about = |entry: &&Entry| entry.role == Role::Engine && (entry.hops.is_empty() || is_about(entry, engine));
+    all().iter().filter(about).filter(fits).map(|entry| entry.id.clone()).collect()
+}
+
+/// Names what fits in a whole report.
+pub fn add(report: &mut Report) {
+    report.cells.iter_mut().for_each(|of| of.advice = advise(of, &report.hops));
+    report.checks.iter_mut().for_each(|of| of.advice = advise_check(of, &report.hops));
+}
+
 /// Who may be at fault.
 struct Suspects<'a> {
     caller: bool,
@@ -133,10 +154,10 @@ impl<'a> Suspects<'a> {
         let from = place(hops, left).unwrap_or(0).min(proxies.len());
         let to = place(hops, right).unwrap_or(proxies.len()).clamp(from, proxies.len());
         let between = &proxies[from..to];
-        // It was told if what was lost there is the stop itself.
-        let at = judged.boundaries.iter().position(|boundary| Some(&boundary.name) == judged.lost_at.as_ref());
+        // It was told if what was lost there is the stop itself, alone or at the end of a span.
         let is_engine = || place(hops, right).is_none_or(|at| at == proxies.len());
-        let told = at.map_or_else(is_engine, |at| at + 1 == judged.boundaries.len());
+        let ends = |last: &Boundary| last.name.split_once(" → ").is_some_and(|(_, end)| end == right);
+        let told = judged.boundaries.last().map_or_else(is_engine, ends);
         Suspects { caller: between.is_empty() && left == "client" && !told, proxies: between, engine: told.then_some(engine) }
     }
 }
@@ -158,11 +179,7 @@ fn is_about(entry: &Entry, hop: &Hop) -> bool {
 
 /// The kind as entries name it; `unknown` where that is not told.
 fn kind_of(hop: &Hop) -> &str {
-    match hop.kind.as_deref() {
-        Some("uvicorn" | "starlette" | "fastapi" | "hypercorn" | "gunicorn") => "asgi",
-        Some("openresty") => "nginx",
-        Some("llama.cpp" | "llama-server") => "llamacpp",
-        Some("litellm-cancel") => "litellm",
+    match hop.kind.as_deref().map(|kind| super::hop::kind(kind).unwrap_or(kind)) {
         Some(kind) if all().iter().any(|entry| entry.hops.iter().any(|known| known == kind)) => kind,
         _ => "unknown",
     }

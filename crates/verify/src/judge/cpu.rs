@@ -6,6 +6,7 @@
 
 use std::collections::BTreeSet;
 use std::fs;
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -73,8 +74,18 @@ impl Processes {
         (!roots.is_empty()).then_some(Processes { roots })
     }
 
-    /// Time that they and all that come from them have taken.
-    pub fn taken(&self) -> Option<Duration> {
+    /// The programs that they are, by their file's name, and how each can be started again, whatever became of that file since.
+    pub fn programs(&self) -> Vec<(String, PathBuf)> {
+        let program = |pid: &u32| {
+            let link = PathBuf::from(format!("/proc/{pid}/exe"));
+            let name = fs::read_link(&link).ok()?.file_name()?.to_str()?.to_owned();
+            Some((name, link))
+        };
+        self.roots.iter().filter_map(program).collect()
+    }
+
+    /// They and all that come from them, and the time that each has taken.
+    fn family(&self) -> Vec<(u32, Duration)> {
         let stats: Vec<(u32, u32, Duration)> =
             all().into_iter().filter_map(|pid| stat(pid).map(|(parent, taken)| (pid, parent, taken))).collect();
         let mut ours: BTreeSet<u32> = self.roots.iter().copied().collect();
@@ -85,11 +96,22 @@ impl Processes {
                 break;
             }
         }
-        let mut taken = None;
-        for (_, _, time) in stats.iter().filter(|(pid, ..)| ours.contains(pid)) {
-            taken = Some(taken.unwrap_or(Duration::ZERO) + *time);
-        }
-        taken
+        stats.into_iter().filter(|(pid, ..)| ours.contains(pid)).map(|(pid, _, taken)| (pid, taken)).collect()
+    }
+
+    /// Time that they and all that come from them have taken.
+    pub fn taken(&self) -> Option<Duration> {
+        self.family().into_iter().map(|(_, taken)| taken).reduce(|one, other| one + other)
+    }
+
+    /// Memory of their own that they hold, in KiB: without files that are mapped, such as a model's.
+    pub fn resident_kib(&self) -> Option<f64> {
+        let of = |pid: u32| {
+            let text = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+            let line = text.lines().find_map(|line| line.strip_prefix("RssAnon:"))?;
+            line.split_whitespace().next()?.parse::<f64>().ok()
+        };
+        self.family().into_iter().filter_map(|(pid, _)| of(pid)).reduce(|one, other| one + other)
     }
 }
 
@@ -202,6 +224,7 @@ mod tests {
         }
         assert_ne!(sum, 1);
         assert!(Processes::of(&[u32::MAX]).is_err());
+        assert!(own.resident_kib().is_some_and(|kib| kib > 0.0) && own.programs().len() == 1);
     }
 
     #[test]

@@ -1,5 +1,5 @@
-//! What a proxy's own log says of a request: nginx' status, haproxy's termination state, envoy's response flags, joined by the id that the
-//! request carried. A line may have any format as long as the id and the field stand in it; JSON lines are read, too.
+//! What a proxy's own log says of a request: nginx' status, haproxy's termination state, envoy's response flags, caddy's status and its word of
+//! an answer that it gave up, joined by the id that the request carried. A line may have any format as long as the id and the field stand in it; JSON lines are read, too.
 //!
 //! nginx writes 200 for a stream that its caller left, for the head was sent by then: only `$request_completion` tells the two apart. The
 //! format in [`NGINX_FORMAT`] has it.
@@ -46,10 +46,11 @@ enum Whose {
     Nginx,
     Haproxy,
     Envoy,
+    Caddy,
 }
 
 /// What the log of a hop says of one request, in the order of its lines: more than one where it was asked again. `kind` is what the hop is
-/// (`nginx`, `haproxy`, `envoy`); without it each line is read as what it looks like.
+/// (`nginx`, `haproxy`, `envoy`, `caddy`); without it each line is read as what it looks like.
 pub fn saw(hop: &str, kind: Option<&str>, log: &str, id: &str) -> Vec<LogSaw> {
     let lines = log.lines().filter(|line| line.len() <= LINE_BYTES_MAX && has(line, id));
     lines.filter_map(|line| read(hop, kind, line)).take(LINES_MAX).collect()
@@ -61,7 +62,8 @@ pub fn read(hop: &str, kind: Option<&str>, line: &str) -> Option<LogSaw> {
         Some("nginx") => vec![Whose::Nginx],
         Some("haproxy") => vec![Whose::Haproxy],
         Some("envoy") => vec![Whose::Envoy],
-        _ => vec![Whose::Haproxy, Whose::Envoy, Whose::Nginx],
+        Some("caddy") => vec![Whose::Caddy],
+        _ => vec![Whose::Haproxy, Whose::Envoy, Whose::Caddy, Whose::Nginx],
     };
     let json = line.find('{').and_then(|at| serde_json::from_str::<Value>(line[at..].trim_end()).ok()).filter(Value::is_object);
     let said = whose.iter().find_map(|whose| match (whose, &json) {
@@ -71,13 +73,36 @@ pub fn read(hop: &str, kind: Option<&str>, line: &str) -> Option<LogSaw> {
         (Whose::Haproxy, None) => haproxy(line),
         (Whose::Envoy, Some(json)) => envoy_json(json),
         (Whose::Envoy, None) => envoy(line),
+        (Whose::Caddy, Some(json)) => caddy_json(json),
+        (Whose::Caddy, None) => None,
     });
     said.map(|(said, means)| LogSaw { hop: hop.to_owned(), said, means: means.to_owned() })
 }
 
+/// What such a meaning says of whether the hop took note of the caller's leaving: that of an answer that it says it sent whole is no. Where the
+/// upstream failed, or nobody can tell, it says neither.
+pub fn noticed(meaning: &str) -> Option<bool> {
+    match meaning {
+        means::LEFT | means::LEFT_WAITING | means::CLIENT_SLOW | means::CUT => Some(true),
+        means::COMPLETED => Some(false),
+        _ => None,
+    }
+}
+
+/// The words of a line that begin so and that no other character of an id stands beside.
+pub fn ids<'a>(line: &'a str, begins: &'a str) -> impl Iterator<Item = &'a str> {
+    line.match_indices(begins).filter(|(at, _)| !line[..*at].chars().next_back().is_some_and(inside)).map(|(at, _)| {
+        let end = line[at..].find(|c: char| !inside(c)).map_or(line.len(), |length| at + length);
+        &line[at..end]
+    })
+}
+
+fn inside(c: char) -> bool {
+    c.is_alphanumeric() || c == '-' || c == '_' || c == '.'
+}
+
 /// Whether the id stands in it, and not only as a part of a longer one.
 fn has(line: &str, id: &str) -> bool {
-    let inside = |c: char| c.is_alphanumeric() || c == '-' || c == '_' || c == '.';
     !id.is_empty()
         && line.match_indices(id).any(|(at, _)| {
             let before = line[..at].chars().next_back();
@@ -230,6 +255,28 @@ fn flag(flag: &str) -> Option<&'static str> {
         }
         _ => return None,
     })
+}
+
+/// caddy says 499 of a request that was left before its head; of a stream that was left its access log says 200, and another line that it gave
+/// the answer up.
+fn caddy_json(json: &Value) -> Option<Said> {
+    let request = json.get("request").filter(|request| request.is_object())?;
+    if text(json, &["msg"]).is_some_and(|msg| msg.starts_with("aborting with incomplete response")) {
+        return Some(("aborted".to_owned(), means::CUT));
+    }
+    request.get("headers")?;
+    let status = text(json, &["status"])?;
+    // It writes 0 for an answer that never had a head.
+    let means = match status.parse().ok()? {
+        0 | 499 => means::LEFT_WAITING,
+        504 => means::UPSTREAM_SLOW,
+        408 => means::CLIENT_SLOW,
+        500..600 => means::UPSTREAM_FAILED,
+        400..500 => means::REFUSED,
+        100..400 => means::HEAD_SENT,
+        _ => return None,
+    };
+    Some((status, means))
 }
 
 /// The first of these members that is there, as text.

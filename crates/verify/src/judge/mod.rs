@@ -7,11 +7,16 @@
 // contract: C-29
 
 pub mod advice;
+pub mod boundary;
 pub mod caller;
 pub mod cell;
+mod cleanup;
 pub mod cpu;
 pub mod events;
 pub mod fingerprint;
+pub mod hop;
+pub mod hops;
+pub mod logbook;
 pub mod logs;
 pub mod neighbours;
 pub mod profile;

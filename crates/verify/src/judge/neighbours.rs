@@ -33,8 +33,7 @@ struct Round {
 impl Bench<'_> {
     /// Checks the neighbours of departures.
     pub async fn neighbours(&self) -> Check {
-        let mut check =
-            Check { name: "neighbours".to_owned(), verdict: Verdict::Pass, by: vec![Source::Client], measured: Default::default() };
+        let mut check = Check::new("neighbours", Verdict::Pass, vec![Source::Client]);
         let rounds = async {
             let first = self.round(false, 0).await?;
             let second = self.round(false, 1).await?;

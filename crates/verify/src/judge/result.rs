@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 
 use super::cell::{Cell, words};
 
-pub use super::saw::{ClientSaw, CpuSaw, EngineSaw, LogSaw, Look, Neighbours, TapSaw};
+pub use super::saw::{ClientSaw, CpuSaw, EngineSaw, LogSaw, Look, TapSaw};
 
 words! {
     /// By what something was seen.
@@ -31,6 +31,8 @@ words! {
         CountersApart = "counters-before-and-after",
         /// Processor time of the engine's processes.
         Cpu = "cpu",
+        /// Memory of the engine's processes.
+        Memory = "memory",
         /// A further request, which shows how much room there is.
         Probe = "probe",
         /// The stack's own record of the run, where it keeps one.
@@ -138,10 +140,6 @@ pub struct Try {
     pub cancel_confirmed: Option<bool>,
     /// What the stack's own record says of its end, where it keeps one: `cancelled/client_closed`.
     pub record: Option<String>,
-    /// When a further request had its first token, as a multiple of what it takes on an idle stack.
-    pub probe_slowdown: Option<f64>,
-    /// The healthy streams beside it.
-    pub neighbours: Option<Neighbours>,
     /// Why it says nothing, if it does not.
     pub void: Option<String>,
 }
@@ -151,10 +149,20 @@ pub struct Try {
 pub struct Boundary {
     /// `client → nginx`, `nginx → litellm`, …
     pub name: String,
-    /// When it was crossed at the earliest, if it was: the median of the tries.
+    /// Whether it was crossed in time; `None` where nobody looked. A report of an older release has no such word.
+    #[serde(default)]
+    pub crossed: Option<bool>,
+    /// When it was crossed, if that is known: the median of the tries. A log says whether, and not when.
     pub crossed_ms: Option<f64>,
     /// By what that was seen; `None` where nobody looked.
     pub by: Option<Source>,
+}
+
+impl Boundary {
+    /// Whether it was crossed, in reports of every release.
+    pub fn is_crossed(&self) -> Option<bool> {
+        self.crossed.or_else(|| self.by.map(|_| self.crossed_ms.is_some()))
+    }
 }
 
 /// The verdict on a cell, and what it rests on.
@@ -182,7 +190,8 @@ pub struct Judged {
     /// Each hop, from the caller on.
     #[serde(default)]
     pub boundaries: Vec<Boundary>,
-    /// Where the wish to end was lost, if it was and that is known: the name of a boundary.
+    /// Where the wish to end was lost, if it was and that is known: the name of a boundary, or `nginx → vllm` for a span of several between
+    /// which nobody looked.
     pub lost_at: Option<String>,
     /// Entries of the knowledge base that fit.
     #[serde(default)]
@@ -208,7 +217,7 @@ pub struct Hop {
 /// A check over many tries.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Check {
-    /// `capacity`, `per-request state`, `memory`, `cache`, `neighbours`, `observer`.
+    /// `capacity`, `per-request state`, `memory`, `cache`, `probe`, `neighbours`, `observer`.
     pub name: String,
     /// What came of it.
     #[serde(flatten)]
@@ -219,6 +228,22 @@ pub struct Check {
     /// What was measured, by name.
     #[serde(default)]
     pub measured: BTreeMap<String, f64>,
+    /// Entries of the knowledge base that fit.
+    #[serde(default)]
+    pub advice: Vec<String>,
+}
+
+impl Check {
+    /// One of which nothing was measured yet.
+    pub fn new(name: &str, verdict: Verdict, by: Vec<Source>) -> Check {
+        Check { name: name.to_owned(), verdict, by, measured: BTreeMap::new(), advice: Vec::new() }
+    }
+
+    /// With this figure.
+    pub fn with(mut self, name: &str, value: f64) -> Check {
+        self.measured.insert(name.to_owned(), value);
+        self
+    }
 }
 
 /// All of it.

@@ -113,6 +113,8 @@ pub struct EngineSaw {
     pub rest: Option<Look>,
     /// When the request was first not counted any more, by a look that began after the trigger.
     pub gone_ms: Option<f64>,
+    /// When the engine first held no more room than before, by a look that began after the trigger, and held no more from then on.
+    pub capacity_ms: Option<f64>,
     /// Tokens that were generated for it and that its caller did not read before the trigger.
     pub tokens_after: Option<f64>,
     /// Prompt tokens that were computed after the trigger, as far as that can be told.
@@ -147,20 +149,4 @@ pub struct LogSaw {
     pub said: String,
     /// What that means: `client left`, `upstream failed`, `completed`, …
     pub means: String,
-}
-
-/// What became of the healthy streams beside a try.
-#[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
-#[serde(default)]
-pub struct Neighbours {
-    /// How many there were.
-    pub streams: u64,
-    /// Those whose text was not their own baseline's.
-    pub corrupted: u64,
-    /// Those that ended badly.
-    pub broken: u64,
-    /// Median time between two of their tokens in the baseline, and around the departure.
-    pub baseline_gap_ms: Option<f64>,
-    /// See `baseline_gap_ms`.
-    pub gap_ms: Option<f64>,
 }

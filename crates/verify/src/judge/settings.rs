@@ -41,7 +41,13 @@ pub struct Settings {
     pub both_ways: bool,
     /// Time between two looks, in milliseconds, if the engine's profile allows that.
     pub look_every_ms: u64,
-    /// By what prompts differ from run to run.
+    /// Departures, over several rounds, behind which is looked what each of them leaves in the engine; 0 for none.
+    pub departures: u64,
+    /// By how much the engine's memory may grow with each of them, in KiB, for as long as they go on.
+    pub memory_kib: f64,
+    /// Longest wait for the lines of hops' logs when all is over, in milliseconds.
+    pub log_wait_ms: u64,
+    /// By what prompts and ids differ from run to run; 0 for another one each time.
     pub seed: u64,
 }
 
@@ -63,7 +69,10 @@ impl Default for Settings {
             poll: None,
             both_ways: false,
             look_every_ms: 50,
-            seed: 1,
+            departures: 12,
+            memory_kib: 256.0,
+            log_wait_ms: 2000,
+            seed: 0,
         }
     }
 }
@@ -93,12 +102,17 @@ impl Settings {
         at_least("fillers_max", self.fillers_max as u64, 1)?;
         at_least("patience_ms", self.patience_ms, 1000)?;
         at_least("look_every_ms", self.look_every_ms, 1)?;
+        if (1..super::cleanup::DEPARTURES_MIN).contains(&self.departures) {
+            let least = super::cleanup::DEPARTURES_MIN;
+            return Err(format!("departures is {}; at least {least} say anything, and 0 asks for none", self.departures));
+        }
         let positive = |name: &str, value: f64| {
             if value.is_finite() && value >= 0.0 { Ok(()) } else { Err(format!("{name} is {value}; it has to be 0 or more")) }
         };
         positive("tokens", self.tokens)?;
         positive("prompt_tokens", self.prompt_tokens)?;
         positive("stop_ms", self.stop_ms)?;
+        positive("memory_kib", self.memory_kib)?;
         if self.slowdown_max.is_finite() && self.slowdown_max >= 1.0 {
             Ok(())
         } else {
@@ -109,6 +123,11 @@ impl Settings {
     /// What a verdict allows.
     pub const fn tolerance(&self) -> Tolerance {
         Tolerance { tokens: self.tokens, prompt_tokens: self.prompt_tokens, stop_ms: self.stop_ms }
+    }
+
+    /// See `log_wait_ms`.
+    pub const fn log_wait(&self) -> Duration {
+        Duration::from_millis(self.log_wait_ms)
     }
 
     /// See `patience_ms`.
@@ -133,6 +152,7 @@ mod tests {
             ("stop_ms = -1", "stop_ms is -1"),
             ("slowdown_max = 0.5", "slowdown_max"),
             ("max_tokens = 8", "at least 32"),
+            ("departures = 3", "departures is 3"),
         ] {
             assert!(Settings::parse(text).expect_err(text).contains(says), "{text}");
         }

@@ -8,8 +8,11 @@ use bytes::Bytes;
 use http::Method;
 use serde_json::{Value, json};
 
+use super::boundary::Way;
 use super::caller::{Ask, By, Caller, CallerError, End, Read, Target};
 use super::cpu::Processes;
+use super::hop::Named;
+use super::logbook::LogFile;
 use super::profile::{PAGE_BYTES_MAX, Profile};
 use super::result::Look;
 use super::settings::Settings;
@@ -78,13 +81,16 @@ pub enum Unjudged {
     /// It names no model.
     #[error("the stack names no model (/v1/models: {0}); name one with --model")]
     NoModel(String),
+    /// A hop cannot be looked at.
+    #[error("{0}")]
+    Hop(String),
     /// A request that nobody left was not answered well.
     #[error("a request that nobody left did not end well: {0}")]
     Control(String),
 }
 
 /// A stack.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub struct Stack {
     /// Where it is asked.
     pub target: Target,
@@ -96,6 +102,10 @@ pub struct Stack {
     pub processes: Option<Processes>,
     /// Taps in it, in the order of the hops, from the caller on.
     pub taps: Vec<TapClient>,
+    /// The hops and what they are; where nobody named any, the engine alone.
+    pub way: Way,
+    /// Logs of hops, which are read when all is over.
+    pub logs: Vec<LogFile>,
     /// Whether `ignore_eos` is understood, so that an answer has the length that was asked for.
     pub ignores_eos: bool,
 }
@@ -135,7 +145,28 @@ impl Stack {
             None => page("/metrics".to_owned()).await.and_then(|page| Profile::whose(&page)),
         };
         let counters = profile.map(|profile| Counters { target: at, profile });
-        Ok(Stack { target, model, counters, processes: None, taps: Vec::new(), ignores_eos: true })
+        let way = Way::default();
+        Ok(Stack { target, model, counters, processes: None, taps: Vec::new(), way, logs: Vec::new(), ignores_eos: true })
+    }
+
+    /// What the engine is by its counters.
+    pub fn profile(&self) -> &str {
+        self.counters.as_ref().map_or("none", |counters| counters.profile.name.as_str())
+    }
+
+    /// Takes the hops that were named, with their taps and logs, and looks what each of them is. `engine` is where that is, if not here.
+    ///
+    /// # Errors
+    /// What cannot be read or asked, by which hop.
+    pub async fn name_hops(&mut self, named: &[Named], engine: Option<&Target>) -> Result<(), String> {
+        super::hop::check(named)?;
+        self.way = super::hops::meet(named, &self.target, engine.unwrap_or(&self.target), self.profile()).await?;
+        if !named.is_empty() {
+            self.taps = named.iter().filter_map(|hop| hop.tap.clone()).collect();
+        }
+        let log = |hop: &Named| Some(LogFile::open(&hop.name, hop.kind.as_deref(), hop.log.as_ref()?));
+        self.logs = named.iter().filter_map(log).collect::<Result<_, _>>()?;
+        Ok(())
     }
 
     /// A chat that asks for `max_tokens`.

@@ -103,15 +103,21 @@ impl Target {
     /// # Errors
     /// [`CallerError`].
     pub async fn ask(&self, method: Method, path: &str, body: Bytes) -> Result<(u16, String), CallerError> {
+        self.ask_all(method, path, body).await.map(|(status, _, text)| (status, text))
+    }
+
+    /// The same with the `Server` header between the two.
+    pub(super) async fn ask_all(&self, method: Method, path: &str, body: Bytes) -> Result<(u16, Option<String>, String), CallerError> {
         let request = self.request(method, path, None, body)?;
         let all = async {
             let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(self.connect().await?)).await?;
             let driver = Driver(tokio::spawn(async move { drop(connection.await) }));
             let answer = sender.send_request(request).await?;
             let status = answer.status().as_u16();
+            let server = answer.headers().get(header::SERVER).and_then(|value| value.to_str().ok()).map(str::to_owned);
             let text = whole(answer.into_body()).await?;
             drop(driver);
-            Ok((status, String::from_utf8_lossy(&text).into_owned()))
+            Ok((status, server, String::from_utf8_lossy(&text).into_owned()))
         };
         tokio::time::timeout(self.patience, all).await.unwrap_or(Err(CallerError::Late))
     }

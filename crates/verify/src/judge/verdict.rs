@@ -5,8 +5,9 @@
 //!
 //! Invariant: pure; the same tries give the same verdict.
 
+use super::boundary::{Stop, Way, boundaries};
 use super::cell::{Cell, Phase, Trigger};
-use super::result::{Boundary, Fault, Hop, Judged, Source, Try, Verdict};
+use super::result::{Fault, Judged, Source, Try, Verdict};
 
 /// What a verdict allows.
 #[derive(Clone, Copy, PartialEq, Debug)]
@@ -32,11 +33,12 @@ struct Finding {
     tokens: Option<f64>,
     steps: Option<f64>,
     stop_ms: Option<f64>,
+    capacity_ms: Option<f64>,
 }
 
 /// Judges a cell.
-pub fn judge(cell: Cell, tries: Vec<Try>, tolerance: &Tolerance, hops: &[Hop]) -> Judged {
-    let findings: Vec<Finding> = tries.iter().map(|seen| find(cell, seen, tolerance)).collect();
+pub fn judge(cell: Cell, tries: Vec<Try>, tolerance: &Tolerance, way: &Way) -> Judged {
+    let findings: Vec<Finding> = tries.iter().map(|seen| find(cell, seen, tolerance, way)).collect();
     let fails = findings.iter().filter(|finding| finding.verdict.is_fail()).count();
     let passes = findings.iter().filter(|finding| finding.verdict == Verdict::Pass).count();
     let worst = findings
@@ -57,12 +59,16 @@ pub fn judge(cell: Cell, tries: Vec<Try>, tolerance: &Tolerance, hops: &[Hop]) -
     let mut by: Vec<Source> = counted.iter().flat_map(|finding| finding.by.iter().copied()).collect();
     by.sort_unstable();
     by.dedup();
-    let boundaries = boundaries(cell, &tries, &counted, hops);
-    let lost_at = if verdict.is_fail() {
-        boundaries.iter().find(|hop| hop.crossed_ms.is_none() && hop.by.is_some()).map(|hop| hop.name.clone())
-    } else {
-        None
+    // Where it was lost is asked of the tries in which it was.
+    let lost = went_on(&verdict);
+    let of: Vec<&Try> =
+        tries.iter().zip(&findings).filter(|(_, finding)| !lost || went_on(&finding.verdict)).map(|(seen, _)| seen).collect();
+    let stopped = counted.iter().filter(|finding| !went_on(&finding.verdict));
+    let stop = Stop {
+        in_time: median(stopped.filter_map(|finding| finding.stop_ms)),
+        by: counted.iter().flat_map(|finding| finding.by.iter().copied()).next(),
     };
+    let (boundaries, lost_at) = boundaries(cell, &of, way, tolerance, &stop, lost);
     Judged {
         cell,
         verdict,
@@ -71,7 +77,7 @@ pub fn judge(cell: Cell, tries: Vec<Try>, tolerance: &Tolerance, hops: &[Hop]) -
         tokens_after: median(counted.iter().filter_map(|finding| finding.tokens)),
         steps_after: median(counted.iter().filter_map(|finding| finding.steps)),
         stop_ms: median(counted.iter().filter_map(|finding| finding.stop_ms)),
-        capacity_ms: None,
+        capacity_ms: median(counted.iter().filter_map(|finding| finding.capacity_ms)),
         boundaries,
         lost_at,
         advice: Vec::new(),
@@ -86,13 +92,20 @@ pub fn median(values: impl Iterator<Item = f64>) -> Option<f64> {
     all.get(all.len().saturating_sub(1) / 2).copied()
 }
 
+/// Whether it says that the wish to end was lost on its way, or came too late.
+fn went_on(verdict: &Verdict) -> bool {
+    use Fault::{CancelDoesNothing, NeverStops, QueuedIsBegun, StopsAtNextWrite, StopsLate};
+    let Verdict::Fail { fault, .. } = verdict else { return false };
+    matches!(fault, NeverStops | StopsAtNextWrite | StopsLate | QueuedIsBegun | CancelDoesNothing)
+}
+
 fn fail(fault: Fault, why: String) -> Verdict {
     Verdict::Fail { fault, why }
 }
 
-fn find(cell: Cell, seen: &Try, tolerance: &Tolerance) -> Finding {
-    let nothing =
-        |missing: String| Finding { verdict: Verdict::NotProven { missing }, by: Vec::new(), tokens: None, steps: None, stop_ms: None };
+fn find(cell: Cell, seen: &Try, tolerance: &Tolerance, way: &Way) -> Finding {
+    let plain = |verdict, by| Finding { verdict, by, tokens: None, steps: None, stop_ms: None, capacity_ms: None };
+    let nothing = |missing: String| plain(Verdict::NotProven { missing }, Vec::new());
     if let Some(why) = &seen.void {
         return nothing(why.clone());
     }
@@ -101,11 +114,12 @@ fn find(cell: Cell, seen: &Try, tolerance: &Tolerance) -> Finding {
     }
     // Who closed one side only and got all is well served.
     if cell.trigger == Trigger::HalfClose && seen.client.end.as_deref() == Some("complete") {
-        return Finding { verdict: Verdict::Pass, by: vec![Source::Client], tokens: None, steps: None, stop_ms: None };
+        return plain(Verdict::Pass, vec![Source::Client]);
     }
-    let work = Work::of(seen);
+    let work = Work::of(seen, way);
     let verdict = work.verdict(cell, seen, tolerance);
-    Finding { verdict, by: work.by, tokens: work.tokens, steps: work.steps, stop_ms: work.stop_ms }
+    let capacity_ms = seen.engine.as_ref().and_then(|engine| engine.capacity_ms);
+    Finding { verdict, by: work.by, tokens: work.tokens, steps: work.steps, stop_ms: work.stop_ms, capacity_ms }
 }
 
 /// What is known of the work that went on after the trigger.
@@ -121,7 +135,7 @@ struct Work {
 }
 
 impl Work {
-    fn of(seen: &Try) -> Work {
+    fn of(seen: &Try, way: &Way) -> Work {
         let mut work = Work::default();
         if let Some(engine) = &seen.engine {
             let source = if engine.polled { Source::Counters } else { Source::CountersApart };
@@ -144,6 +158,13 @@ impl Work {
         }
         // The tap next to the engine: what passed there was computed, and where the engine's side was closed it was told.
         if let Some(tap) = seen.taps.last().filter(|tap| tap.requests > 0) {
+            // One with further hops behind it convicts by an answer that came whole, and acquits of nothing.
+            if !way.is_before_engine(&tap.name) {
+                if tap.complete && work.stop_ms.is_none() {
+                    (work.outlived, _) = (true, work.by.push(Source::Tap));
+                }
+                return work;
+            }
             work.by.push(Source::Tap);
             work.tokens = work.tokens.or(Some(tap.events_after as f64).filter(|_| tap.last_byte_ms.is_some()));
             work.stop_ms = work.stop_ms.or(tap.up_closed_ms);
@@ -189,13 +210,17 @@ impl Work {
     fn goes_on(&self, cell: Cell, seen: &Try, tolerance: &Tolerance) -> Option<Verdict> {
         let left = (seen.asked_tokens.saturating_sub(seen.client.tokens)) as f64;
         let is_late = self.stop_ms.is_some_and(|ms| ms > tolerance.stop_ms);
+        // Sums that were taken at rest know how much was made: an end that looks like the answer's own is none if most of it was not made.
+        // `llama-server` ends an answer that it gave up like one that is whole; other work may keep a processor busy.
+        let counts = |engine: &super::result::EngineSaw| engine.tokens_after.is_some() && engine.gone_ms.is_none() && !engine.polled;
+        let stopped_short = seen.engine.as_ref().is_some_and(counts) && self.tokens.is_some_and(|tokens| tokens < 0.8 * left);
         let is_long = self.prompt.is_some_and(|tokens| tokens > tolerance.prompt_tokens);
         let fault = match self.tokens {
             Some(tokens) if tokens > tolerance.tokens && tokens >= 0.8 * left => Fault::NeverStops,
             Some(tokens) if tokens > tolerance.tokens => Fault::StopsLate,
             // Nothing was written before the first token, and then it stopped.
             Some(1.0..=2.0) if cell.phase == Phase::Prefill && (is_late || is_long) => Fault::StopsAtNextWrite,
-            _ if self.outlived => Fault::NeverStops,
+            _ if self.outlived && !stopped_short => Fault::NeverStops,
             _ if is_late => Fault::StopsLate,
             _ if is_long => Fault::StopsLate,
             _ => return None,
@@ -214,34 +239,9 @@ impl Work {
     }
 }
 
-/// Each hop that the wish to end had to cross, as far as anybody looked.
-fn boundaries(cell: Cell, tries: &[Try], counted: &[&Finding], hops: &[Hop]) -> Vec<Boundary> {
-    if !cell.trigger.is_departure() {
-        return Vec::new();
-    }
-    let engine = hops.last().map_or("engine", |hop| hop.name.as_str());
-    let names: Vec<&str> = tries
-        .iter()
-        .map(|seen| &seen.taps)
-        .max_by_key(|taps| taps.len())
-        .map_or(Vec::new(), |taps| taps.iter().map(|tap| tap.name.as_str()).collect());
-    let mut all = Vec::new();
-    let mut from = "client".to_owned();
-    for (index, name) in names.iter().enumerate() {
-        let crossed = median(tries.iter().filter_map(|seen| seen.taps.get(index)?.down_closed_ms));
-        all.push(Boundary { name: format!("{from} → {name}"), crossed_ms: crossed, by: Some(Source::Tap) });
-        (*name).clone_into(&mut from);
-    }
-    // A stop in time is the last crossing; one that came late, or at the work's own end, is none.
-    let stopped = median(counted.iter().filter(|finding| finding.verdict == Verdict::Pass).filter_map(|finding| finding.stop_ms));
-    let by = counted.iter().flat_map(|finding| finding.by.iter().copied()).next();
-    all.push(Boundary { name: format!("{from} → {engine}"), crossed_ms: stopped, by });
-    all
-}
-
 #[cfg(test)]
 mod tests {
-    use super::super::result::{ClientSaw, CpuSaw, EngineSaw, Look, TapSaw};
+    use super::super::result::{ClientSaw, CpuSaw, EngineSaw, Hop, Look, TapSaw};
     use super::*;
 
     const CELL: Cell = Cell::new(Phase::EarlyDecode, Trigger::Close);
@@ -259,7 +259,7 @@ mod tests {
     }
 
     fn verdict(cell: Cell, seen: Try) -> Verdict {
-        judge(cell, vec![seen], &Tolerance::default(), &[]).verdict
+        judge(cell, vec![seen], &Tolerance::default(), &Way::default()).verdict
     }
 
     fn fault(verdict: Verdict) -> Option<Fault> {
@@ -284,13 +284,13 @@ mod tests {
     fn one_try_that_shows_a_fault_convicts_and_tries_that_show_nothing_do_not_count() {
         let good = || tried(Some(1.0), Some(10.0));
         let void = || Try { void: Some("no slot was free".to_owned()), ..Try::default() };
-        let judged = judge(CELL, vec![good(), tried(Some(97.0), None), void()], &Tolerance::default(), &[]);
+        let judged = judge(CELL, vec![good(), tried(Some(97.0), None), void()], &Tolerance::default(), &Way::default());
         assert_eq!((fault(judged.verdict.clone()), judged.tries), (Some(Fault::NeverStops), 2));
         assert!(format!("{:?}", judged.verdict).contains("1 of 2 tries"), "{:?}", judged.verdict);
-        assert_eq!(judge(CELL, vec![void(), good()], &Tolerance::default(), &[]).verdict, Verdict::Pass);
-        let judged = judge(CELL, vec![void()], &Tolerance::default(), &[]);
+        assert_eq!(judge(CELL, vec![void(), good()], &Tolerance::default(), &Way::default()).verdict, Verdict::Pass);
+        let judged = judge(CELL, vec![void()], &Tolerance::default(), &Way::default());
         assert_eq!(judged.verdict, Verdict::NotProven { missing: "no slot was free".to_owned() });
-        assert!(matches!(judge(CELL, Vec::new(), &Tolerance::default(), &[]).verdict, Verdict::NotProven { .. }));
+        assert!(matches!(judge(CELL, Vec::new(), &Tolerance::default(), &Way::default()).verdict, Verdict::NotProven { .. }));
         let unseen = Try { engine: None, ..good() };
         assert!(matches!(verdict(CELL, unseen), Verdict::NotProven { missing } if missing.contains("--tap")));
     }
@@ -317,16 +317,32 @@ mod tests {
         assert_eq!(fault(verdict(CELL, cpu(None))), Some(Fault::NeverStops));
     }
 
+    /// As `llama-server` ends an answer that it gave up, with its sums looked at before and after only.
+    #[test]
+    fn an_end_that_looks_whole_is_none_if_most_was_not_made() {
+        let tap = TapSaw { requests: 1, down_closed_ms: Some(1.0), complete: true, last_byte_ms: Some(900.0), ..TapSaw::default() };
+        let made = |tokens| {
+            let engine = EngineSaw { tokens_after: Some(tokens), ..EngineSaw::default() };
+            Try { engine: Some(engine), taps: vec![tap.clone()], ..tried(None, None) }
+        };
+        assert_eq!(verdict(CELL, made(9.0)), Verdict::Pass);
+        assert_eq!(fault(verdict(CELL, made(44.0))), Some(Fault::StopsLate));
+        assert_eq!(fault(verdict(CELL, made(97.0))), Some(Fault::NeverStops));
+        let noise = CpuSaw { busy: 1.0, idle: 0.0, quiet_ms: None };
+        assert_eq!(verdict(CELL, Try { cpu: Some(noise), ..made(9.0) }), Verdict::Pass);
+    }
+
     #[test]
     fn where_the_wish_was_lost_is_the_first_boundary_that_it_did_not_cross() {
         let tap = |name: &str, down_closed_ms| TapSaw { name: name.to_owned(), requests: 1, down_closed_ms, ..TapSaw::default() };
         let seen = Try { taps: vec![tap("a", Some(1.0)), tap("b", None)], ..tried(Some(97.0), None) };
-        let hops = [Hop { name: "vllm".to_owned(), kind: None, version: None, config_sha256: None }];
-        let judged = judge(CELL, vec![seen], &Tolerance::default(), &hops);
+        let hops = vec![Hop { name: "vllm".to_owned(), kind: None, version: None, config_sha256: None }];
+        let way = Way { hops, named: false };
+        let judged = judge(CELL, vec![seen], &Tolerance::default(), &way);
         let names: Vec<_> = judged.boundaries.iter().map(|hop| (hop.name.as_str(), hop.crossed_ms)).collect();
         assert_eq!(names, [("client → a", Some(1.0)), ("a → b", None), ("b → vllm", None)]);
         assert_eq!(judged.lost_at.as_deref(), Some("a → b"));
-        let judged = judge(CELL, vec![tried(Some(1.0), Some(9.0))], &Tolerance::default(), &hops);
+        let judged = judge(CELL, vec![tried(Some(1.0), Some(9.0))], &Tolerance::default(), &way);
         assert_eq!((judged.boundaries.len(), judged.lost_at), (1, None));
     }
 

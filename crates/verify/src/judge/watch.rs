@@ -30,7 +30,8 @@ impl Bench<'_> {
         cell: Cell,
         zero: Instant,
         kept: &mut Option<Caller>,
-        fillers: usize,
+        fillers: &Fillers,
+        held: Option<Held>,
         cpu: &Cpu<'_>,
     ) -> Option<EngineSaw> {
         let first = self.pace.long.map_or(self.pace.first, |(_, took)| took);
@@ -38,9 +39,11 @@ impl Bench<'_> {
         let until = zero + natural.max(Duration::from_secs_f64(self.settings.stop_ms / 1e3) * 2);
         let counters = self.stack.counters.as_ref();
         let mut saw = EngineSaw { polled: self.polls(), ..EngineSaw::default() };
-        let base = fillers as f64;
         let mut gone = 0;
         let mut first_gone = None;
+        // What a request held may come back behind the request; it has as long for that as its work has for its end.
+        let mut back = None;
+        let until_back = zero + Duration::from_secs_f64(self.settings.stop_ms / 1e3);
         while Instant::now() < until {
             let pause = tokio::time::sleep(self.every());
             match kept {
@@ -60,7 +63,7 @@ impl Bench<'_> {
                 && let Some(look) = counters.look(zero).await
             {
                 let is_gone = present(&look).is_some_and(|counted| {
-                    if cell.phase == Phase::Queued { look.waiting == Some(0.0) || counted <= base } else { counted == 0.0 }
+                    if cell.phase == Phase::Queued { look.waiting == Some(0.0) || counted <= fillers.live() } else { counted == 0.0 }
                 });
                 if is_gone {
                     first_gone = first_gone.or(Some(look.ended_ms));
@@ -68,17 +71,23 @@ impl Bench<'_> {
                 } else {
                     (gone, first_gone) = (0, None);
                 }
+                if let Some(held) = held {
+                    back = if held.is_back(&look) { back.or(Some(look.ended_ms)) } else { None };
+                }
                 saw.after.push(look);
                 if gone >= GONE_LOOKS {
-                    saw.gone_ms = first_gone;
-                    break;
+                    saw.gone_ms = saw.gone_ms.or(first_gone);
+                    if held.is_none() || back.is_some() || Instant::now() >= until_back {
+                        break;
+                    }
                 }
             }
             // Without looks the processor's time is what ends the watch; half a second of rest is no pause between two tokens.
-            if !self.polls() && fillers == 0 && cpu.rests_since(zero).is_some_and(|rests| rests >= RESTED) {
+            if !self.polls() && fillers.sent == 0 && cpu.rests_since(zero).is_some_and(|rests| rests >= RESTED) {
                 break;
             }
         }
+        saw.capacity_ms = back.filter(|_| saw.gone_ms.is_some());
         counters.is_some().then_some(saw)
     }
 
@@ -138,6 +147,30 @@ impl Bench<'_> {
         let record: Value = serde_json::from_str(&text).ok().filter(|_| status == 200)?;
         let outcome = &record["outcome"];
         Some(format!("{}/{}", outcome["kind"].as_str()?, outcome["cause"].as_str()?))
+    }
+}
+
+/// Room that was taken with nothing at work.
+#[derive(Clone, Copy)]
+pub(super) struct Held {
+    blocks: Option<f64>,
+    part: Option<f64>,
+}
+
+impl Held {
+    /// Of a look at rest, where it tells anything of that.
+    pub(super) fn of(quiet: &Look) -> Option<Held> {
+        let held = Held { blocks: quiet.kv_held, part: quiet.kv_used };
+        (held.blocks.is_some() || held.part.is_some()).then_some(held)
+    }
+
+    /// Whether no more is taken now. A part of the memory is a number of blocks that nobody told: a thousandth of it is rounding.
+    fn is_back(self, look: &Look) -> bool {
+        match (self.blocks.zip(look.kv_held), self.part.zip(look.kv_used)) {
+            (Some((before, now)), _) => now <= before,
+            (None, Some((before, now))) => now <= before + 0.001,
+            (None, None) => false,
+        }
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use super::super::result::{Boundary, Source, TapSaw, Try};
+use super::super::result::{Source, TapSaw, Try};
 use super::*;
 
 fn hop(name: &str, kind: Option<&str>) -> Hop {
@@ -18,7 +18,7 @@ fn hops(kinds: &str) -> Vec<Hop> {
 fn judged(cell: &str, fault: Fault, kinds: &str, lost_at: &str) -> Judged {
     let mut names = vec!["client"];
     names.extend(kinds.split(' '));
-    let boundary = |pair: &[&str]| Boundary { name: format!("{} → {}", pair[0], pair[1]), crossed_ms: None, by: Some(Source::Tap) };
+    let boundary = |pair: &[&str]| Boundary { name: format!("{} → {}", pair[0], pair[1]), crossed: None, crossed_ms: None, by: Some(Source::Tap) };
     Judged {
         cell: cell.parse().expect("a cell"),
         verdict: Verdict::Fail { fault, why: String::new() },

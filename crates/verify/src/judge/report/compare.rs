@@ -85,6 +85,53 @@ impl Moved {
     }
 }
 
+/// Whether a report still is of what stands there now.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct Staleness {
+    /// Always `verify.staleness`.
+    pub object: String,
+    /// Whether a hop is not what it was.
+    pub stale: bool,
+    /// When the report was made, in seconds of the calendar.
+    pub began_s: u64,
+    /// Hops that are not what they were, and those of which nothing says it.
+    pub hops: Vec<Moved>,
+}
+
+impl Staleness {
+    /// Of a report, with its hops as they are now.
+    pub fn of(old: &Report, now: &[Hop]) -> Staleness {
+        let hops = stale(old, now);
+        Staleness { object: "verify.staleness".to_owned(), stale: hops.iter().any(Moved::is_stale), began_s: old.began_s, hops }
+    }
+
+    /// 1 if it is stale, 2 if something of a hop cannot be compared, else 0. Where no configuration was named, none is missed.
+    pub fn exit_code(&self) -> u8 {
+        match (self.stale, self.hops.is_empty()) {
+            (true, _) => 1,
+            (false, false) => 2,
+            (false, true) => 0,
+        }
+    }
+
+    /// For a person.
+    pub fn text(&self, columns: usize) -> String {
+        let says = match self.exit_code() {
+            0 => "every hop is what it was: the evidence stands",
+            1 => "the evidence is stale: a hop is not what it was; judge the stack again",
+            _ => "nothing is known to have changed, and not everything can be compared",
+        };
+        let mut lines = Vec::new();
+        for moved in &self.hops {
+            let word = pad(if moved.is_stale() { "stale" } else { "unknown" }, 11);
+            let said = wrap(&moved.says(), columns.max(60) - 11);
+            lines.extend(said.iter().enumerate().map(|(at, line)| format!("{}{line}", if at == 0 { word.clone() } else { " ".repeat(11) })));
+        }
+        lines.extend(wrap(&format!("report of {}: {says}", super::text::calendar(self.began_s)), columns.max(60)));
+        lines.join("\n")
+    }
+}
+
 /// How a report differs from an older one.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Comparison {
@@ -218,7 +265,8 @@ fn otherwise(old: &Report, new: &Report) -> Vec<String> {
         all.push(format!("the engine was looked at during tries: {}, now {}", old.polled, new.polled));
     }
     let names: std::collections::BTreeSet<&String> = old.settings.keys().chain(new.settings.keys()).collect();
-    for name in names {
+    // Each run has prompts of its own unless it is told not to.
+    for name in names.into_iter().filter(|name| *name != "seed") {
         let (was, is) = (old.settings.get(name), new.settings.get(name));
         if was != is {
             let say = |value: Option<&serde_json::Value>| value.map_or_else(|| "not said".to_owned(), ToString::to_string);

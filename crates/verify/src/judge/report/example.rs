@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use super::super::advice::advise;
 use super::super::cell::Cell;
 use super::super::result::{
-    Boundary, Check, ClientSaw, CpuSaw, EngineSaw, Fault, Hop, Judged, LogSaw, Look, Neighbours, Report, Source, TapSaw, Try, Verdict,
+    Boundary, Check, ClientSaw, CpuSaw, EngineSaw, Fault, Hop, Judged, LogSaw, Look, Report, Source, TapSaw, Try, Verdict,
 };
 
 fn hop(name: &str, version: &str, config: Option<u8>) -> Hop {
@@ -63,7 +63,6 @@ fn tried(id: &str, lost: Option<usize>, tokens_after: f64, gone_ms: Option<f64>)
         }),
         cpu: Some(CpuSaw { busy: 0.97, idle: 0.02, quiet_ms: gone_ms.map(|ms| ms + 40.0) }),
         logs: vec![LogSaw { hop: "haproxy".to_owned(), said: "CD--".to_owned(), means: "client left".to_owned() }],
-        neighbours: Some(Neighbours { streams: 2, corrupted: 0, broken: 0, baseline_gap_ms: Some(21.0), gap_ms: Some(21.4) }),
         ..Try::default()
     }
 }
@@ -75,9 +74,9 @@ fn judged(cell: &str, verdict: Verdict, seen: Vec<Try>, hops: &[Hop]) -> Judged 
     let stop_ms = first.and_then(|seen| seen.engine.as_ref()?.gone_ms);
     let tap = Some(Source::Tap).filter(|_| first.is_some());
     let boundaries = vec![
-        Boundary { name: "client → haproxy".to_owned(), crossed_ms: first.map(|_| 0.4), by: first.map(|_| Source::Log) },
-        Boundary { name: "haproxy → litellm".to_owned(), crossed_ms: crossed(0), by: tap },
-        Boundary { name: "litellm → vllm".to_owned(), crossed_ms: crossed(1), by: tap },
+        Boundary { name: "client → haproxy".to_owned(), crossed: None, crossed_ms: first.map(|_| 0.4), by: first.map(|_| Source::Log) },
+        Boundary { name: "haproxy → litellm".to_owned(), crossed: None, crossed_ms: crossed(0), by: tap },
+        Boundary { name: "litellm → vllm".to_owned(), crossed: None, crossed_ms: crossed(1), by: tap },
     ];
     let lost =
         boundaries.iter().find(|boundary| boundary.by.is_some() && boundary.crossed_ms.is_none()).map(|boundary| boundary.name.clone());
@@ -132,6 +131,7 @@ pub fn example() -> Report {
         verdict,
         by: vec![Source::Counters],
         measured: measured.iter().map(|(name, value)| ((*name).to_owned(), *value)).collect(),
+        advice: Vec::new(),
     };
     Report {
         object: "verify".to_owned(),
@@ -193,7 +193,7 @@ pub fn hostile() -> Report {
         judged.lost_at = judged.lost_at.as_ref().map(|_| bad.repeat(4));
         judged.tokens_after = Some(f64::NAN);
         judged.stop_ms = Some(f64::INFINITY);
-        judged.boundaries.push(Boundary { name: bad.to_owned(), crossed_ms: Some(f64::NAN), by: Some(Source::Tap) });
+        judged.boundaries.push(Boundary { name: bad.to_owned(), crossed: None, crossed_ms: Some(f64::NAN), by: Some(Source::Tap) });
         for seen in &mut judged.seen {
             (seen.id, seen.client.end, seen.record, seen.void) = (bad.to_owned(), Some(bad.to_owned()), Some(bad.to_owned()), None);
             seen.client.head_ms = Some(f64::NAN);

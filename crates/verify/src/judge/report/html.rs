@@ -67,7 +67,7 @@ fn head(out: &mut String, report: &Report) {
 }
 
 fn changes(out: &mut String, report: &Report) {
-    let advised = advised(&report.cells);
+    let advised = advised(report);
     if advised.is_empty() {
         return;
     }
@@ -98,10 +98,10 @@ fn changes(out: &mut String, report: &Report) {
     out.push_str("</section>\n");
 }
 
-fn cited(out: &mut String, cells: &[&super::super::cell::Cell]) {
-    out.push_str("<ul class=\"chips\" aria-label=\"cells\">");
-    for cell in cells {
-        let _ = write!(out, "<li><code>{}</code></li>", escape(&cell.to_string()));
+fn cited(out: &mut String, of: &[String]) {
+    out.push_str("<ul class=\"chips\" aria-label=\"cells and checks\">");
+    for name in of {
+        let _ = write!(out, "<li><code>{}</code></li>", escape(name));
     }
     out.push_str("</ul>\n");
 }
@@ -148,16 +148,35 @@ fn open_table(out: &mut String, heading: &str, columns: &[&str]) {
 fn crossing(out: &mut String, judged: &Judged, name: &str) {
     let boundary = judged.boundaries.iter().find(|boundary| boundary.name == name);
     let by = boundary.and_then(|boundary| boundary.by).map_or("nobody looked", Source::word);
-    let lost = judged.lost_at.as_deref() == Some(name);
-    let _ = match boundary {
-        None => write!(out, "<td>–</td>"),
-        Some(_) if lost => write!(out, "<td class=\"lost\">lost here<small>{by}</small></td>"),
-        Some(boundary) => match boundary.crossed_ms {
-            Some(at) => write!(out, "<td>{}<small>{by}</small></td>", ms(at)),
-            None if boundary.by.is_none() => write!(out, "<td>–<small>{by}</small></td>"),
-            None => write!(out, "<td>not crossed<small>{by}</small></td>"),
-        },
+    let lost = lost_within(judged);
+    let says = match boundary.map(|boundary| (boundary.is_crossed(), boundary.crossed_ms)) {
+        None => return out.push_str("<td>–</td>"),
+        _ if lost.contains(&name) && lost.len() == 1 => return lost_here(out, "lost here", by),
+        Some((None | Some(false), _)) if lost.contains(&name) => return lost_here(out, "lost hereabouts", by),
+        Some((Some(true), Some(at))) => ms(at),
+        Some((Some(true), None)) => "crossed".to_owned(),
+        Some((Some(false), Some(at))) => format!("late, {}", ms(at)),
+        Some((Some(false), None)) => "not crossed".to_owned(),
+        Some((None, _)) => "–".to_owned(),
     };
+    let _ = write!(out, "<td>{says}<small>{by}</small></td>");
+}
+
+fn lost_here(out: &mut String, says: &str, by: &str) {
+    let _ = write!(out, "<td class=\"lost\">{says}<small>{by}</small></td>");
+}
+
+/// The boundaries of the span in which it was lost: most often one.
+fn lost_within(judged: &Judged) -> Vec<&str> {
+    let names: Vec<&str> = judged.boundaries.iter().map(|boundary| boundary.name.as_str()).collect();
+    let Some((left, right)) = judged.lost_at.as_deref().and_then(|name| name.split_once(" → ")) else { return Vec::new() };
+    let place = |is: fn((&str, &str), &str) -> bool, side| names.iter().position(|name| name.split_once(" → ").is_some_and(|of| is(of, side)));
+    let from = place(|(from, _), side| from == side, left);
+    let to = place(|(_, to), side| to == side, right);
+    match from.zip(to) {
+        Some((from, to)) if from <= to => names[from..=to].to_vec(),
+        _ => Vec::new(),
+    }
 }
 
 fn hints(out: &mut String, report: &Report) {
@@ -275,11 +294,6 @@ fn facts(out: &mut String, judged: &Judged, seen_of: &Try) {
     }
     all.extend(seen_of.record.as_ref().map(|record| ("the stack's own record", record.clone())));
     all.extend(seen_of.cancel_confirmed.map(|yes| ("the cancel was confirmed", if yes { "yes" } else { "no" }.to_owned())));
-    all.extend(seen_of.probe_slowdown.map(|by| ("a further request took", format!("{by:.2} times as long as on an idle stack"))));
-    if let Some(near) = &seen_of.neighbours {
-        let gaps = format!("{} between two tokens, {} in the baseline", seen(near.gap_ms, ms), seen(near.baseline_gap_ms, ms));
-        all.push(("neighbours", format!("{} streams, {} corrupted, {} broken; {gaps}", near.streams, near.corrupted, near.broken)));
-    }
     list(out, &all);
     voids(out, judged);
 }

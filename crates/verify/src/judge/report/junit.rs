@@ -116,7 +116,13 @@ fn of_cell(judged: &Judged) -> Case<'_> {
     says.extend(judged.stop_ms.map(|stop| format!("stopped after: {}", ms(stop))));
     for boundary in &judged.boundaries {
         let by = boundary.by.map_or("nobody", Source::word);
-        let crossed = boundary.crossed_ms.map_or_else(|| "not crossed".to_owned(), ms);
+        let crossed = match (boundary.is_crossed(), boundary.crossed_ms) {
+            (None, _) => "unknown".to_owned(),
+            (Some(true), None) => "crossed".to_owned(),
+            (Some(false), Some(at)) => format!("late, {}", ms(at)),
+            (_, Some(at)) => ms(at),
+            (_, None) => "not crossed".to_owned(),
+        };
         says.push(format!("{}: {crossed}, seen by {by}", boundary.name));
     }
     if !judged.advice.is_empty() {

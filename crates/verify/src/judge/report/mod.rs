@@ -20,6 +20,11 @@ mod timeline;
 #[cfg(test)]
 mod example;
 
+/// A hop's name as it may be shown: a report may have come from anywhere.
+pub fn clean_name(hop: &super::result::Hop) -> String {
+    text::clean(&hop.name)
+}
+
 impl Report {
     /// How many cells and checks have a verdict of this word.
     pub fn count(&self, word: &str) -> usize {

@@ -53,7 +53,7 @@ pub fn table(report: &Report, columns: usize, paint: Paint) -> String {
     page.head(report);
     page.cells(&report.cells);
     page.checks(&report.checks);
-    page.advice(&report.cells);
+    page.advice(report);
     page.hints(&report.hints);
     page.close(report);
     page.out
@@ -243,14 +243,20 @@ impl Page {
         }
     }
 
-    fn advice(&mut self, cells: &[Judged]) {
-        let advised = advised(cells);
+    fn advice(&mut self, report: &Report) {
+        let advised = advised(report);
         if advised.is_empty() {
             return;
         }
         self.title("what to change");
         for (id, of) in advised {
-            let cells = if of.len() == 1 { "1 cell".to_owned() } else { format!("{} cells", of.len()) };
+            let is_check = |name: &&String| report.checks.iter().any(|check| check.name == **name);
+            let cells = match (of.len(), of.iter().find(is_check)) {
+                (1, Some(check)) => format!("check {check}"),
+                (1, None) => "1 cell".to_owned(),
+                (n, Some(_)) => format!("{n} cells and checks"),
+                (n, None) => format!("{n} cells"),
+            };
             match advice::named(id) {
                 Some(entry) => self.paragraph("  * ", &format!("{}: {} ({cells}; {id})", entry.title, entry.fix)),
                 None => self.paragraph("  * ", &format!("{id} ({cells}; this release does not know it)")),

@@ -3,7 +3,7 @@
 //! Invariant: no control character passes, and no line of [`wrap`] is wider than it was told to be.
 
 use super::super::cell::Cell;
-use super::super::result::{Fault, Hop, Judged, Source, Verdict};
+use super::super::result::{Fault, Hop, Judged, Report, Source, Verdict};
 
 /// Text without what a terminal or a page could take for a command.
 pub fn clean(text: &str) -> String {
@@ -127,14 +127,16 @@ pub fn way(hops: &[Hop]) -> String {
     std::iter::once("client".to_owned()).chain(hops.iter().map(hop)).collect::<Vec<_>>().join(" → ")
 }
 
-/// What an entry of the knowledge base is about in this report, in the order of its first cell: its name, and the cells.
-pub fn advised(cells: &[Judged]) -> Vec<(&str, Vec<&Cell>)> {
-    let mut all: Vec<(&str, Vec<&Cell>)> = Vec::new();
-    for judged in cells {
-        for id in &judged.advice {
+/// What an entry of the knowledge base is about in this report, in the order of its first cell or check: its name, and theirs.
+pub fn advised(report: &Report) -> Vec<(&str, Vec<String>)> {
+    let mut all: Vec<(&str, Vec<String>)> = Vec::new();
+    let cells = report.cells.iter().map(|judged| (&judged.advice, judged.cell.to_string()));
+    let checks = report.checks.iter().map(|check| (&check.advice, check.name.clone()));
+    for (advice, of) in cells.chain(checks) {
+        for id in advice {
             match all.iter_mut().find(|(known, _)| known == id) {
-                Some((_, of)) => of.push(&judged.cell),
-                None => all.push((id, vec![&judged.cell])),
+                Some((_, names)) => names.push(of.clone()),
+                None => all.push((id, vec![of.clone()])),
             }
         }
     }

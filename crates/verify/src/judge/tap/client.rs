@@ -59,6 +59,8 @@ impl Clock {
 #[derive(Clone, Debug)]
 pub struct TapClient {
     target: Target,
+    /// The hop that it stands in front of, where somebody said so; else it is called what it calls itself.
+    hop: Option<String>,
 }
 
 impl TapClient {
@@ -68,7 +70,12 @@ impl TapClient {
     /// That is no address.
     pub fn new(address: &str) -> Result<TapClient, String> {
         let target = Target::parse(&format!("http://{}", address.trim_start_matches("http://")));
-        target.map(|target| TapClient { target }).map_err(|_| format!("`{address}` is no address of a tap; it looks like 127.0.0.1:8002"))
+        target.map(|target| TapClient { target, hop: None }).map_err(|_| format!("`{address}` is no address of a tap; it looks like 127.0.0.1:8002"))
+    }
+
+    /// The same, in front of this hop.
+    pub fn of_hop(self, hop: &str) -> TapClient {
+        TapClient { hop: Some(hop.to_owned()), ..self }
     }
 
     /// Its clock.
@@ -94,7 +101,8 @@ impl TapClient {
     pub async fn saw(&self, id: &str, trigger: Instant) -> Result<TapSaw, TapError> {
         let which = Which::Id(id.to_owned());
         let (clock, page) = self.talk(async |asking| Ok((asking.clock().await?, asking.page(&which).await?))).await?;
-        Ok(saw(&page, &clock, trigger))
+        let seen = saw(&page, &clock, trigger);
+        Ok(TapSaw { name: self.hop.clone().unwrap_or(seen.name), ..seen })
     }
 
     async fn talk<T>(&self, ask: impl AsyncFnOnce(&mut Asking<'_>) -> Result<T, TapError>) -> Result<T, TapError> {

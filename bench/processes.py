@@ -79,6 +79,16 @@ def end(child):
                 os.kill(pid, signal.SIGKILL)
 
 
+def end_all_when_told():
+    """SIGTERM and SIGHUP unwind this program, as SIGINT does, so that what it started is ended."""
+
+    def told(number, _):
+        raise SystemExit(128 + number)
+
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, told)
+
+
 class Listening:
     """`with Listening(argv, signs, log) as process:` It has printed a line that begins with each of the signs; `said` has what stood behind."""
 

@@ -26,7 +26,7 @@ import pages  # noqa: E402
 from gateways import Gateway  # noqa: E402
 from hops import PRINTED, SLOTS, Failed, bring, hops  # noqa: E402
 from llama_server import DEFAULT_COMMAND, ServerError  # noqa: E402
-from processes import Listening  # noqa: E402
+from processes import Listening, end_all_when_told  # noqa: E402
 from upstream_engines import LlamaCpp, Vllm  # noqa: E402
 
 VLLM_COMMAND = "../shared/stacks/vllm.sh"
@@ -43,6 +43,8 @@ SETTINGS = {
     "kvit": {"tries": 1, "max_tokens": 128},
     "scripted": {"tries": 1, "max_tokens": 256, "prefill_ms": 300},
 }
+# What departures leave in an engine, and what its other callers notice of them, is asked of the engine alone.
+BEHIND = {"neighbours": 0, "departures": 0}
 KEY = "sk-x"  # the one that LiteLLM's configuration names
 
 
@@ -71,7 +73,7 @@ def kvit_version(kvit):
 def engine(kind, args, log):
     """An engine that is not started yet, and the model that it is asked for."""
     if kind == "llamacpp":
-        return LlamaCpp(args.server_cmd or DEFAULT_COMMAND, SLOTS, args.threads, log)
+        return LlamaCpp(args.server_cmd or DEFAULT_COMMAND, SLOTS, args.threads, log, LlamaCpp.small_steps)
     if kind == "vllm":
         return Vllm(args.server_cmd or VLLM_COMMAND, log, SLOTS)
     if kind == "scripted":
@@ -107,7 +109,8 @@ def judged(engine, stack, args, folder, compare=None):
     """The report of one judgement, and what was said of it."""
     folder.mkdir(parents=True)
     (folder / "key").write_text(KEY + "\n")
-    (folder / "settings.toml").write_text("".join(f"{name} = {value}\n" for name, value in SETTINGS[engine.kind].items()))
+    settings = SETTINGS[engine.kind] | (BEHIND if stack else {})
+    (folder / "settings.toml").write_text("".join(f"{name} = {value}\n" for name, value in settings.items()))
     report = folder / "report.json"
     with set_up(engine, stack, args, folder) as (port, words):
         argv = [args.kvit, "verify", f"http://127.0.0.1:{port}", "--engine", f"http://127.0.0.1:{engine.port}", "--json", str(report)]
@@ -118,19 +121,13 @@ def judged(engine, stack, args, folder, compare=None):
             argv += ["--profile", str(profile)]
         if engine.kind != "kvit":
             argv += ["--model", "smollm2"]
-        argv += [word for hop in words for word in hop_words(hop, args)]
+        argv += [word for hop in words for word in ("--hop", hop)]
         argv += ["--compare", str(compare)] if compare else []
         done = subprocess.run(argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, timeout=VERIFY_LIMIT_S)
     (folder / "said.txt").write_text(done.stdout + done.stderr)
     if not report.exists():
         raise Failed(f"kvit verify ended with exit code {done.returncode}: {done.stderr.strip().splitlines()[-1:]}")
     return json.loads(report.read_text()), done.stdout
-
-
-def hop_words(hop, args):
-    if args.hops:
-        return ["--hop", hop]
-    return ["--tap", next(word.removeprefix("tap=") for word in hop.split(",") if word.startswith("tap="))]
 
 
 def reduced(name, engine, stack, report):
@@ -266,11 +263,10 @@ def main():
     args.engine = args.engine or ["llamacpp"]
     if args.server_cmd and len(args.engine) > 1:
         parser.error("--server-cmd starts one engine: name one --engine")
+    end_all_when_told()
     if args.found:
         found = page.joined([json.loads(pathlib.Path(file).read_text()) for file in args.found])
     else:
-        asked = subprocess.run([args.kvit, "verify", "--help"], stdout=subprocess.PIPE, text=True, check=True).stdout
-        args.hops = "--hop" in asked
         with open(args.log, "a") as log, contextlib.ExitStack() as kept:
             folder = args.reports or pathlib.Path(kept.enter_context(tempfile.TemporaryDirectory(prefix="kvit-stacks-")))
             found = Stacks(args, log, folder).run()

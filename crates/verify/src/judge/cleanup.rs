@@ -177,7 +177,9 @@ impl Bench<'_> {
         let mut asked = 0;
         let verdict = match before {
             None => Verdict::NotApplicable { why: "no prompt takes long enough to tell a cached one from others".to_owned() },
-            Some(false) => Verdict::NotApplicable { why: "a prompt that is asked again costs what it cost first: none is cached".to_owned() },
+            Some(false) => {
+                Verdict::NotApplicable { why: "a prompt that is asked again costs what it cost first: none is cached".to_owned() }
+            }
             Some(true) => loop {
                 asked += 1;
                 match self.cached(&format!("after-{asked}")).await {
@@ -185,7 +187,9 @@ impl Bench<'_> {
                     None => break Verdict::NotProven { missing: "a prompt that nobody left had no answer".to_owned() },
                     Some(false) if asked < AGAIN => {}
                     Some(false) => {
-                        let why = format!("behind {departures} departures none of {asked} prompts that were asked again was found; before, it was");
+                        let why = format!(
+                            "behind {departures} departures none of {asked} prompts that were asked again was found; before, it was"
+                        );
                         break Verdict::Fail { fault: Fault::CapacityLeaks, why };
                     }
                 }

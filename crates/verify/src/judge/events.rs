@@ -130,7 +130,8 @@ mod tests {
     fn errors_and_what_is_nothing() {
         let mut events = Vec::new();
         let mut splitter = Splitter::default();
-        splitter.push(b"data: {\"error\":{\"message\":\"x\\n\\u001by\"}}\n\ndata: junk\n\ndata: {}\n\ndata: {\"choices\":7}\n\n", &mut events);
+        splitter
+            .push(b"data: {\"error\":{\"message\":\"x\\n\\u001by\"}}\n\ndata: junk\n\ndata: {}\n\ndata: {\"choices\":7}\n\n", &mut events);
         assert_eq!(events, [Event::Error("x y".to_owned())]);
         splitter.push(b"data: {\"choices\":[{\"delta\":{\"tool_calls\":[{}]}}]}\n\n", &mut events);
         assert_eq!(events.len(), 2);

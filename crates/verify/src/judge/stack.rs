@@ -290,8 +290,16 @@ mod tests {
     #[test]
     fn answers_have_their_length_and_do_not_repeat_themselves_where_that_is_understood() {
         let target = Target::parse("http://127.0.0.1:1").expect("a URL");
-        let mut stack =
-            Stack { target, model: "m".to_owned(), counters: None, processes: None, taps: Vec::new(), ignores_eos: true };
+        let mut stack = Stack {
+            target,
+            model: "m".to_owned(),
+            counters: None,
+            processes: None,
+            taps: Vec::new(),
+            way: Way::default(),
+            logs: Vec::new(),
+            ignores_eos: true,
+        };
         let ask = |stack: &Stack| stack.ask("i", "p", true, 8).body;
         assert_eq!((&ask(&stack)["ignore_eos"], &ask(&stack)["frequency_penalty"]), (&json!(true), &json!(0.5)));
         stack.ignores_eos = false;

@@ -238,7 +238,8 @@ async fn request(socket: &mut TcpStream) -> std::io::Result<(String, String)> {
 }
 
 async fn reply(socket: &mut TcpStream, status: &str, body: &str) -> std::io::Result<()> {
-    let text = format!("HTTP/1.1 {status}\r\ncontent-type: application/json\r\ncontent-length: {}\r\nconnection: close\r\n\r\n{body}", body.len());
+    let text =
+        format!("HTTP/1.1 {status}\r\ncontent-type: application/json\r\ncontent-length: {}\r\nconnection: close\r\n\r\n{body}", body.len());
     socket.write_all(text.as_bytes()).await
 }
 

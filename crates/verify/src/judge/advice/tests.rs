@@ -18,7 +18,8 @@ fn hops(kinds: &str) -> Vec<Hop> {
 fn judged(cell: &str, fault: Fault, kinds: &str, lost_at: &str) -> Judged {
     let mut names = vec!["client"];
     names.extend(kinds.split(' '));
-    let boundary = |pair: &[&str]| Boundary { name: format!("{} → {}", pair[0], pair[1]), crossed: None, crossed_ms: None, by: Some(Source::Tap) };
+    let boundary =
+        |pair: &[&str]| Boundary { name: format!("{} → {}", pair[0], pair[1]), crossed: None, crossed_ms: None, by: Some(Source::Tap) };
     Judged {
         cell: cell.parse().expect("a cell"),
         verdict: Verdict::Fail { fault, why: String::new() },

@@ -70,7 +70,9 @@ impl TapClient {
     /// That is no address.
     pub fn new(address: &str) -> Result<TapClient, String> {
         let target = Target::parse(&format!("http://{}", address.trim_start_matches("http://")));
-        target.map(|target| TapClient { target, hop: None }).map_err(|_| format!("`{address}` is no address of a tap; it looks like 127.0.0.1:8002"))
+        target
+            .map(|target| TapClient { target, hop: None })
+            .map_err(|_| format!("`{address}` is no address of a tap; it looks like 127.0.0.1:8002"))
     }
 
     /// The same, in front of this hop.

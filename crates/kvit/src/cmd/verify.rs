@@ -184,7 +184,7 @@ fn settings(args: &VerifyArgs) -> Result<Settings, Failure> {
         Some(file) => Settings::parse(&text(file)?).map_err(|why| Failure::Usage(format!("{}: {why}", file.display())))?,
         // Under a minute.
         None if args.full => Settings { departures: 48, ..Settings::default() },
-        None => Settings { tries: 1, ..Settings::default() },
+        None => Settings { tries: 1, departures: 8, ..Settings::default() },
     };
     if settings.seed == 0 {
         // Prompts that were asked before may be cached, and their ids stand in logs and taps already.

@@ -39,6 +39,7 @@ mod soak;
 mod stalled;
 mod storm;
 mod tap;
+mod verify;
 mod worker;
 
 use std::path::Path;

@@ -3,7 +3,7 @@
 //! An entry is about a hop in a role. Where it is known at which boundary the wish to end was lost, only hops between its two sides are asked
 //! about; where it is not, all are. A hop whose kind nobody knows gets the entry for unknown ones, and never that of a product.
 //!
-//! Invariant: only a fault has advice; what passed or was not proven has none.
+//! Invariant: only a fault has advice, and a check that saw something and proved nothing, where an entry says so; what passed has none.
 
 use std::sync::LazyLock;
 
@@ -38,11 +38,17 @@ pub struct When {
     pub streaming: Option<bool>,
     /// It is about checks of these names, and about no cell.
     pub checks: Vec<String>,
+    /// It is about such a check where nothing was proven, and something was seen that wants a word.
+    pub unproven: bool,
 }
 
 impl When {
-    fn fits_check(&self, name: &str, fault: Fault) -> bool {
-        self.checks.iter().any(|check| check == name) && (self.faults.is_empty() || self.faults.contains(&fault))
+    fn fits_check(&self, name: &str, fault: Option<Fault>) -> bool {
+        let fits = match fault {
+            Some(fault) => self.faults.is_empty() || self.faults.contains(&fault),
+            None => self.unproven,
+        };
+        fits && self.checks.iter().any(|check| check == name)
     }
 
     fn fits(&self, cell: &Cell, fault: Fault) -> bool {
@@ -118,8 +124,14 @@ pub fn advise(judged: &Judged, hops: &[Hop]) -> Vec<String> {
 
 /// The same for a check: what is left behind is left in the engine, whoever passed the departure on to it.
 pub fn advise_check(check: &Check, hops: &[Hop]) -> Vec<String> {
-    let (Verdict::Fail { fault, .. }, Some(engine)) = (&check.verdict, hops.last()) else { return Vec::new() };
-    let fits = |entry: &&Entry| entry.when.iter().any(|when| when.fits_check(&check.name, *fault));
+    let Some(engine) = hops.last() else { return Vec::new() };
+    let fault = match &check.verdict {
+        Verdict::Fail { fault, .. } => Some(*fault),
+        // Who could look one way only has seen nothing.
+        Verdict::NotProven { .. } if check.measured.get("changed") != Some(&0.0) => None,
+        _ => return Vec::new(),
+    };
+    let fits = |entry: &&Entry| entry.when.iter().any(|when| when.fits_check(&check.name, fault));
     let about = |entry: &&Entry| entry.role == Role::Engine && (entry.hops.is_empty() || is_about(entry, engine));
     all().iter().filter(about).filter(fits).map(|entry| entry.id.clone()).collect()
 }
@@ -156,8 +168,9 @@ impl<'a> Suspects<'a> {
         let between = &proxies[from..to];
         // It was told if what was lost there is the stop itself, alone or at the end of a span.
         let is_engine = || place(hops, right).is_none_or(|at| at == proxies.len());
-        let ends = |last: &Boundary| last.name.split_once(" → ").is_some_and(|(_, end)| end == right);
-        let told = judged.boundaries.last().map_or_else(is_engine, ends);
+        let ends = |boundary: &Boundary| boundary.name.split_once(" → ").is_some_and(|(_, end)| end == right);
+        let at = judged.boundaries.iter().rposition(ends);
+        let told = at.map_or_else(is_engine, |at| at + 1 == judged.boundaries.len());
         Suspects { caller: between.is_empty() && left == "client" && !told, proxies: between, engine: told.then_some(engine) }
     }
 }

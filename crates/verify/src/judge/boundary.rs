@@ -1,7 +1,7 @@
 //! At which boundary the wish to end was lost.
 //!
-//! On its way it is seen at points: a tap in front of a hop sees that it comes to that hop; a hop's own log says that the hop took note of it;
-//! and at the end the work stops or not. What is lost is lost between the last point that it reached and the first that it did not. Where nobody
+//! On its way it is seen at points: a tap in front of a hop sees that it comes to that hop; a hop's own log says that the hop took note of it,
+//! and some proxies say that only when they tell the next one; and at the end the work stops or not. What is lost is lost between the last point that it reached and the first that it did not. Where nobody
 //! looked in between, that is a span of several hops, and is told as one.
 //!
 //! A log is evidence of what its hop noticed, and never of the engine's having stopped: it moves no verdict, only the place.
@@ -9,8 +9,8 @@
 //! Invariant: pure; a boundary at which nobody looked is neither crossed nor not.
 // contract: C-29
 
-use super::cell::{Cell, Trigger};
-use super::logs::noticed;
+use super::cell::{Cell, Phase, Trigger};
+use super::logs::{is_waiting, noticed};
 use super::result::{Boundary, Hop, Source, TapSaw, Try};
 use super::verdict::{Tolerance, median};
 
@@ -78,26 +78,27 @@ pub(super) fn boundaries(
         all.filter(|tap| look && tap.requests > 0).collect()
     };
     let told: Vec<Point> = (0..names.len()).map(|hop| tapped(hop, &taps(hop), tolerance, failed)).collect();
-    let took: Vec<Point> = names.iter().enumerate().map(|(hop, name)| logged(hop, name, tries, look, failed)).collect();
+    let took: Vec<Point> = names.iter().enumerate().map(|(hop, name)| logged(hop, name, tries, look, failed.then_some(cell))).collect();
+    let told: Vec<(Point, Source)> = told.into_iter().map(|point| heard(point, &took, way)).collect();
     let mut all = Vec::new();
     let mut from = "client";
     for (hop, name) in names.iter().enumerate() {
         let before = hop.checked_sub(1).and_then(|before| took[before].seen);
-        let (crossed, by) = match (told[hop].seen, took[hop].seen, before) {
-            (Some(seen), ..) => (Some(seen), Some(Source::Tap)),
+        let (crossed, by) = match (told[hop].0.seen, took[hop].seen, before) {
+            (Some(seen), ..) => (Some(seen), Some(told[hop].1)),
             (None, Some(true), _) => (Some(true), Some(Source::Log)),
             // Who took no note of it passed nothing on.
             (None, _, Some(false)) => (Some(false), Some(Source::Log)),
             _ => (None, None),
         };
-        all.push(Boundary { name: format!("{from} → {name}"), crossed, crossed_ms: told[hop].at, by });
+        all.push(Boundary { name: format!("{from} → {name}"), crossed, crossed_ms: told[hop].0.at, by });
         from = name;
     }
     // A stop in time is the last crossing; one that came late, or at the work's own end, is none.
-    let stopped = stop.by.map(|_| stop.in_time.is_some() && !failed);
+    let stopped = stop.by.map(|_| !failed);
     all.push(Boundary { name: format!("{from} → {last}"), crossed: stopped, crossed_ms: stop.in_time.filter(|_| !failed), by: stop.by });
     let work = Point { hop: names.len(), seen: stopped, at: None };
-    let points: Vec<Point> = told.into_iter().zip(took).flat_map(|(told, took)| [told, took]).chain([work]).collect();
+    let points: Vec<Point> = told.into_iter().zip(took).flat_map(|((told, _), took)| [told, took]).chain([work]).collect();
     let lost = failed.then(|| lost(&points, &names, last)).flatten();
     (all, lost)
 }
@@ -113,15 +114,32 @@ fn tapped(hop: usize, taps: &[&TapSaw], tolerance: &Tolerance, failed: bool) -> 
     Point { hop, seen: (!taps.is_empty()).then_some(all), at: median(taps.iter().filter_map(|tap| tap.down_closed_ms)) }
 }
 
-/// What a hop's log says of its own.
-fn logged(hop: usize, name: &str, tries: &[&Try], look: bool, failed: bool) -> Point {
+/// Proxies that write in their log that a caller left when they give its request up, and close their own to the next hop then.
+const GIVES_UP: [&str; 4] = ["nginx", "haproxy", "envoy", "caddy"];
+
+/// Where no tap stands in front of a hop, the log of the one before it may say that it was told.
+fn heard(point: Point, took: &[Point], way: &Way) -> (Point, Source) {
+    let before = point.hop.checked_sub(1).filter(|_| point.seen.is_none());
+    let gives_up = |hop: &usize| way.hops[*hop].kind.as_deref().is_some_and(|kind| GIVES_UP.contains(&kind));
+    match before.filter(|hop| way.named && took[*hop].seen == Some(true)).filter(gives_up) {
+        Some(_) => (Point { seen: Some(true), ..point }, Source::Log),
+        None => (point, Source::Tap),
+    }
+}
+
+/// What a hop's log says of its own. `failed` is the cell of tries that failed.
+fn logged(hop: usize, name: &str, tries: &[&Try], look: bool, failed: Option<Cell>) -> Point {
+    // It has no time: who notices at the first write, when all of a prompt is computed, notices too late and says the same.
+    let writes_late = |cell: Cell| cell.streaming && matches!(cell.phase, Phase::Queued | Phase::Prefill | Phase::Headers);
+    let of_waiting = failed.is_some_and(writes_late);
     let of = |seen: &&Try| {
-        let lines = seen.logs.iter().filter(|log| log.hop == name).filter_map(|log| noticed(&log.means));
-        lines.reduce(|one, other| one || other)
+        let lines = seen.logs.iter().filter(|log| log.hop == name);
+        let said = lines.filter_map(|log| noticed(&log.means).filter(|noticed| !(of_waiting && *noticed) || is_waiting(&log.means)));
+        said.reduce(|one, other| one || other)
     };
     let said: Vec<bool> = tries.iter().filter_map(of).filter(|_| look).collect();
     // What was served whole and stopped in time was near its end anyway.
-    let seen = (!said.is_empty()).then(|| said.iter().all(|noticed| *noticed)).filter(|noticed| failed || *noticed);
+    let seen = (!said.is_empty()).then(|| said.iter().all(|noticed| *noticed)).filter(|noticed| failed.is_some() || *noticed);
     Point { hop, seen, at: None }
 }
 

@@ -70,6 +70,8 @@ impl Bench<'_> {
     pub(super) async fn cleanup(&self, first: Option<&Look>, tries: u64) -> Vec<Check> {
         let asked = self.settings.departures > 0;
         let cached = if asked { self.cached("before").await } else { None };
+        let probes = asked && self.needs_probe();
+        let fitted = if probes { self.fits_before().await } else { None };
         let all = tokio::time::timeout(self.patience() * 4, self.rounds()).await;
         let (looks, memory, left) = match all {
             Ok(Ok(rounds)) => rounds,
@@ -82,6 +84,9 @@ impl Bench<'_> {
         checks.extend(self.memory(&memory, left));
         if asked {
             checks.push(self.cache(cached, left).await);
+        }
+        if probes {
+            checks.push(self.fits(fitted).await);
         }
         checks
     }
@@ -145,9 +150,10 @@ impl Bench<'_> {
         let (count, _) = self.pace.long?;
         let id = format!("verify-cached-{when}-{}", self.settings.seed);
         let prompt = words(self.settings.seed, &id, count);
-        let cold = self.cost(&format!("{id}-0"), &prompt).await?;
+        let mut sum = self.prompted().await?;
+        let cold = self.cost(&format!("{id}-0"), &prompt, &mut sum).await?;
         for number in 1..=AGAIN {
-            let warm = self.cost(&format!("{id}-{number}"), &prompt).await?;
+            let warm = self.cost(&format!("{id}-{number}"), &prompt, &mut sum).await?;
             let less = |warm: f64, cold: f64| warm < cold * CACHED;
             // Some engines count a prompt's tokens whether they are computed or found; time tells all the same.
             if cold.prompted.zip(warm.prompted).is_some_and(|(cold, warm)| less(warm, cold))
@@ -159,17 +165,22 @@ impl Bench<'_> {
         Some(false)
     }
 
-    async fn cost(&self, id: &str, prompt: &str) -> Option<Cost> {
-        let before = self.at_rest().await.ok()?;
+    /// The sum of prompt tokens with nothing at work, where it is told.
+    async fn prompted(&self) -> Option<Option<f64>> {
+        let tells = self.stack.counters.as_ref().is_some_and(|counters| !counters.profile.prompted.is_empty());
+        if tells { self.at_rest().await.ok().map(|look| look.and_then(|look| look.prompted)) } else { Some(None) }
+    }
+
+    /// Asks a prompt once. `sum` is the sum of prompt tokens before, and then behind it.
+    async fn cost(&self, id: &str, prompt: &str, sum: &mut Option<f64>) -> Option<Cost> {
         let all = async {
             let mut caller = Caller::ask(&self.stack.target, self.stack.ask(id, prompt, true, 1)).await.ok()?;
             caller.rest().await;
             Some(caller.read.tokens.first().copied().or(caller.read.end.map(|(at, _)| at))?.duration_since(caller.sent))
         };
         let first = tokio::time::timeout(self.patience(), all).await.ok()??;
-        let after = self.at_rest().await.ok()?;
-        let prompted = |look: Option<Look>| look.and_then(|look| look.prompted);
-        Some(Cost { first, prompted: prompted(after).zip(prompted(before)).map(|(after, before)| after - before) })
+        let before = std::mem::replace(sum, self.prompted().await?);
+        Some(Cost { first, prompted: sum.zip(before).map(|(after, before)| after - before) })
     }
 
     /// Whether the cache gives what it gave before.

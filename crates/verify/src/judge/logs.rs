@@ -89,6 +89,11 @@ pub fn noticed(meaning: &str) -> Option<bool> {
     }
 }
 
+/// Whether such a meaning says that it took note before there was any answer.
+pub fn is_waiting(meaning: &str) -> bool {
+    meaning == means::LEFT_WAITING
+}
+
 /// The words of a line that begin so and that no other character of an id stands beside.
 pub fn ids<'a>(line: &'a str, begins: &'a str) -> impl Iterator<Item = &'a str> {
     line.match_indices(begins).filter(|(at, _)| !line[..*at].chars().next_back().is_some_and(inside)).map(|(at, _)| {
@@ -369,6 +374,29 @@ mod tests {
         let tcp = "1.2.3.4:5 [x] f b/s 0/0/5007 212 SD 0/0/0/0/3 0/0 id-1";
         assert_eq!(saw("h", Some("haproxy"), tcp, "id-1")[0].said, "SD");
         assert_eq!(saw("h", Some("haproxy"), r#"{"id":"id-1","termination_state":"cD"}"#, "id-1")[0].means, "client timed out");
+    }
+
+    #[test]
+    fn caddy_says_it_by_its_status_and_by_the_answers_that_it_gave_up() {
+        let line = |rest: &str| format!(r#"{{"level":"info","request":{{"headers":{{"X-Request-Id":["a"]}}}},{rest}}}"#);
+        for (rest, means) in [
+            (r#""status":499"#, "client left before an answer"),
+            (r#""status":0"#, "client left before an answer"),
+            (r#""status":200"#, "answered, in part or whole"),
+            (r#""status":502"#, "upstream failed"),
+            (r#""msg":"aborting with incomplete response","error":"write: broken pipe""#, "not all of the answer was sent"),
+        ] {
+            for kind in [Some("caddy"), None] {
+                assert_eq!(saw("h", kind, &line(rest), "a").first().map(|saw| saw.means.as_str()), Some(means), "{rest}");
+            }
+        }
+        assert_eq!(saw("h", Some("caddy"), "a 499 -", "a"), []);
+    }
+
+    #[test]
+    fn what_a_hop_noticed_and_the_ids_of_a_line() {
+        assert_eq!([means::LEFT_WAITING, means::COMPLETED, means::HEAD_SENT, means::UPSTREAM_FAILED].map(noticed), [Some(true), Some(false), None, None]);
+        assert_eq!(ids("verify-a {verify-b|x} averify-c id=verify-d-1 \"verify-e\"", "verify-").collect::<Vec<_>>(), ["verify-a", "verify-b", "verify-d-1", "verify-e"]);
     }
 
     #[test]

@@ -19,6 +19,7 @@ pub mod hops;
 pub mod logbook;
 pub mod logs;
 pub mod neighbours;
+mod probe;
 pub mod profile;
 pub mod report;
 pub mod result;

@@ -28,8 +28,12 @@ async fn judged(engine: &Scripted, cells: &[Cell]) -> Report {
 }
 
 async fn judged_by(engine: &Scripted, cells: &[Cell], settings: &Settings) -> Report {
+    judged_as(engine, cells, settings, PROFILE).await
+}
+
+async fn judged_as(engine: &Scripted, cells: &[Cell], settings: &Settings, profile: &str) -> Report {
     let target = Target::parse(&format!("http://{}", engine.addr)).expect("a URL");
-    let profile = Profile::parse(PROFILE).expect("a profile");
+    let profile = Profile::parse(profile).expect("a profile");
     let stack = Stack::meet(target, None, None, Some(profile), true).await.expect("it is there");
     let report = run(stack, settings, cells, |_| {}).await.expect("it can be judged");
     assert_eq!(report.cells.len(), cells.len());
@@ -72,6 +76,18 @@ const CANCEL: Cell = Cell::new(Phase::EarlyDecode, Trigger::Cancel);
 #[tokio::test(flavor = "multi_thread")]
 async fn a_correct_engine_passes_the_quick_set() {
     is_convicted(Wrong::Nothing, &Set::Quick.cells(), &[]).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_time_until_its_room_is_back_is_told() {
+    let engine = Scripted::start(Wrong::Nothing).await;
+    let report = judged(&engine, &[EARLY]).await;
+    let of = &report.cells[0];
+    let looks: Vec<f64> = of.seen[0].engine.iter().flat_map(|engine| &engine.after).map(|look| look.ended_ms).collect();
+    assert!(of.capacity_ms.is_some_and(|ms| looks.contains(&ms)), "{:?} of {looks:?}", of.capacity_ms);
+    // What leaks never comes back.
+    let engine = Scripted::start(Wrong::LeaksBlock).await;
+    assert_eq!(judged(&engine, &[EARLY]).await.cells[0].capacity_ms, None);
 }
 
 /// Every way of leaving that this engine can be left in, and half a close, which it takes for one.
@@ -120,6 +136,36 @@ async fn one_that_is_late_by_some_tokens() {
 async fn one_that_leaks_a_block_or_an_entry_of_each() {
     is_convicted(Wrong::LeaksBlock, &[EARLY, LATE], &[("capacity", Fault::CapacityLeaks)]).await;
     is_convicted(Wrong::LeaksState, &[EARLY, LATE], &[("per-request state", Fault::StateLeaks)]).await;
+}
+
+/// Entries that a pool keeps are none that each request leaves, and a cache that gives what it gave is well.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_a_pool_or_a_cache_keeps_is_no_leak() {
+    is_convicted(Wrong::GrowsPool, &[EARLY, LATE], &[]).await;
+    let engine = Scripted::start(Wrong::Caches).await;
+    let report = judged(&engine, &[EARLY]).await;
+    assert_eq!(convictions(&report), [], "{}", told(&report));
+    let cache = report.checks.iter().find(|check| check.name == "cache").expect("it is looked at");
+    assert_eq!((&cache.verdict, cache.measured["prompts"]), (&Verdict::Pass, 1.0));
+}
+
+/// Where no counter tells how much room there is, requests at once do.
+#[tokio::test(flavor = "multi_thread")]
+async fn one_that_leaks_slots_and_tells_nothing_of_its_room() {
+    let untold: String = PROFILE.lines().filter(|line| !line.starts_with("kv_held")).map(|line| format!("{line}\n")).collect();
+    let settings = Settings { neighbours: 0, ..settings() };
+    for (wrong, fails) in [(Wrong::Nothing, &[][..]), (Wrong::LeaksSlot, &[("probe".to_owned(), Fault::CapacityLeaks)][..])] {
+        let engine = Scripted::start(wrong).await;
+        let report = judged_as(&engine, &[], &settings, &untold).await;
+        assert_eq!(convictions(&report), fails, "{}", told(&report));
+        assert_eq!(report.checks.iter().filter(|check| check.name == "probe").count(), 1);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn one_whose_cache_is_gone_behind_departures() {
+    // The cache is looked at before and behind the departures of its own check: nobody may have left before.
+    is_convicted(Wrong::LosesCache, &[], &[("cache", Fault::CapacityLeaks)]).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -99,41 +99,57 @@ fn serve(mut socket: TcpStream, tell: &Sender<String>, go: &AtomicBool) {
 }
 
 /// A proxy that runs until it is dropped.
-struct Proxy {
+pub struct Running {
     child: Child,
-    port: u16,
-    log: PathBuf,
-    up: Upstream,
+    pub port: u16,
+    pub log: PathBuf,
+    /// Its configuration.
+    pub config: PathBuf,
     _folder: tempfile::TempDir,
 }
 
-impl Drop for Proxy {
+/// One in front of an upstream of the test's own.
+struct Proxy {
+    running: Running,
+    up: Upstream,
+}
+
+impl Drop for Running {
     fn drop(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 }
 
-impl Proxy {
-    /// Starts it with this configuration, made from its folder and the two ports; the log is its standard output or the file `log`.
-    fn start(program: &Path, file: &str, arguments: &[&str], config: impl Fn(&str, u16, u16) -> String) -> Proxy {
+impl Running {
+    /// Starts it in front of a port with this configuration, made from its folder and the two ports; the log is its standard output or the
+    /// file `log`.
+    pub fn start(program: &Path, file: &str, arguments: &[&str], up: u16, config: impl Fn(&str, u16, u16) -> String) -> Running {
         let folder = tempfile::tempdir().expect("a folder");
-        let (up, port) = (upstream(), free_port());
+        let port = free_port();
         let log = folder.path().join("log");
         let out = std::fs::File::create(&log).expect("a log");
-        let text = config(&folder.path().to_string_lossy(), port, up.port);
-        std::fs::write(folder.path().join(file), text).expect("a configuration");
+        let text = config(&folder.path().to_string_lossy(), port, up);
+        let config = folder.path().join(file);
+        std::fs::write(&config, text).expect("a configuration");
         let mut command = Command::new(program);
         command.args(arguments).current_dir(folder.path()).stdin(Stdio::null()).stdout(out).stderr(Stdio::null());
         let child = command.spawn().expect("it starts");
-        let proxy = Proxy { child, port, log, up, _folder: folder };
+        let running = Running { child, port, log, config, _folder: folder };
         until("the proxy's port", || TcpStream::connect(("127.0.0.1", port)).ok());
-        proxy
+        running
+    }
+}
+
+impl Proxy {
+    fn start(program: &Path, file: &str, arguments: &[&str], config: impl Fn(&str, u16, u16) -> String) -> Proxy {
+        let up = upstream();
+        Proxy { running: Running::start(program, file, arguments, up.port, config), up }
     }
 
     /// Asks with this id, and leaves when the request is at the upstream and, of a stream, the first event is here. `/done` is read to its end.
     fn ask(&self, path: &str, id: &str) {
-        let mut socket = TcpStream::connect(("127.0.0.1", self.port)).expect("it listens");
+        let mut socket = TcpStream::connect(("127.0.0.1", self.running.port)).expect("it listens");
         socket.set_read_timeout(Some(Duration::from_secs(20))).expect("a limit");
         let head =
             format!("POST {path} HTTP/1.1\r\nHost: test\r\nX-Request-Id: {id}\r\nConnection: close\r\nContent-Length: 2\r\n\r\n{{}}");
@@ -156,7 +172,7 @@ impl Proxy {
     /// What its log says of the id, once it says something.
     fn said(&self, kind: &str, id: &str) -> (String, String) {
         let lines = || {
-            let text = std::fs::read_to_string(&self.log).unwrap_or_default();
+            let text = std::fs::read_to_string(&self.running.log).unwrap_or_default();
             let saw = logs::saw("edge", Some(kind), &text, id);
             assert_eq!(logs::saw("edge", None, &text, id), saw, "a line says of itself whose it is");
             assert!(saw.len() < 2, "{saw:?}");
@@ -187,8 +203,14 @@ impl Proxy {
 
 /// nginx with these words in `http` and in its location.
 fn nginx(http: &str, location: &str) -> Option<Proxy> {
+    let up = upstream();
+    Some(Proxy { running: nginx_before(up.port, http, location)?, up })
+}
+
+/// The same in front of anything.
+pub fn nginx_before(up: u16, http: &str, location: &str) -> Option<Running> {
     let program = program("nginx")?;
-    Some(Proxy::start(&program, "n.conf", &["-p", ".", "-c", "n.conf"], |folder, port, up| {
+    Some(Running::start(&program, "n.conf", &["-p", ".", "-c", "n.conf"], up, |folder, port, up| {
         let temp: String =
             ["client_body", "proxy", "fastcgi", "uwsgi", "scgi"].map(|of| format!("{of}_temp_path {folder}/{of};\n")).concat();
         format!(
@@ -214,8 +236,14 @@ fn nginx_writes_what_is_read() {
 
 /// haproxy with these words in `defaults` and in the backend behind its frontend.
 fn haproxy(defaults: &str, backend: &str) -> Option<Proxy> {
+    let up = upstream();
+    Some(Proxy { running: haproxy_before(up.port, defaults, backend)?, up })
+}
+
+/// The same in front of anything.
+pub fn haproxy_before(up: u16, defaults: &str, backend: &str) -> Option<Running> {
     let program = program("haproxy")?;
-    Some(Proxy::start(&program, "h.cfg", &["-f", "h.cfg"], |_, port, up| {
+    Some(Running::start(&program, "h.cfg", &["-f", "h.cfg"], up, |_, port, up| {
         format!(
             "defaults\nmode http\nlog stdout format raw local0\ntimeout connect 5s\ntimeout client 60s\ntimeout server 60s\n{defaults}\n\
              frontend f\nbind 127.0.0.1:{port}\n{HAPROXY_FORMAT}\ndefault_backend b\n\
@@ -276,6 +304,32 @@ fn envoy_writes_what_is_read() {
         )
     });
     proxy.says("envoy", [("/wait", "0 DC", "client left"), ("/stream", "200 DC", "client left"), ("/done", "200 -", "completed")]);
+}
+
+#[test]
+fn caddy_writes_what_is_read() {
+    let Some(program) = program("caddy") else { return };
+    let proxy = Proxy::start(&program, "c.json", &["run", "--config", "c.json"], |folder, port, up| {
+        let handle = serde_json::json!({"handler": "reverse_proxy", "upstreams": [{"dial": format!("127.0.0.1:{up}")}]});
+        let server = serde_json::json!({
+            "listen": [format!("127.0.0.1:{port}")], "automatic_https": {"disable": true}, "logs": {}, "routes": [{"handle": [handle]}],
+        });
+        let writer = serde_json::json!({"output": "file", "filename": format!("{folder}/log")});
+        let config = serde_json::json!({
+            "admin": {"disabled": true, "config": {"persist": false}},
+            "logging": {"logs": {"default": {"writer": writer}}},
+            "apps": {"http": {"servers": {"s": server}}},
+        });
+        config.to_string()
+    });
+    proxy.says(
+        "caddy",
+        [
+            ("/wait", "0", "client left before an answer"),
+            ("/stream", "200", "answered, in part or whole"),
+            ("/done", "200", "answered, in part or whole"),
+        ],
+    );
 }
 
 #[test]

@@ -3,6 +3,7 @@
 
 mod convicted;
 mod hop_logs;
+mod hops;
 mod scripted;
 mod stand;
 mod tap_closes;

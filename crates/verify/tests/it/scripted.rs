@@ -2,7 +2,7 @@
 //!
 //! Invariant: with no fault it is a correct stack: what is left is gone with the next step, and its counters are what it has.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -38,6 +38,14 @@ pub enum Wrong {
     IgnoresCancel,
     /// What was left is asked for again.
     AsksAgain,
+    /// Nothing is wrong: with the first departure a pool of entries grows, and stays so.
+    GrowsPool,
+    /// Nothing is wrong: prompts that were computed are kept and found again.
+    Caches,
+    /// They were, until the first departure.
+    LosesCache,
+    /// A slot of each request that was left is never free again, but for the last one.
+    LeaksSlot,
 }
 
 pub const SLOTS: usize = 4;
@@ -69,8 +77,12 @@ struct World {
     asked: u64,
     leaked_blocks: u64,
     leaked_state: u64,
+    leaked_slots: usize,
     slow: u32,
     corrupt: bool,
+    /// Prompts that are kept, where they are.
+    cached: BTreeSet<u64>,
+    cache_is_lost: bool,
 }
 
 /// The engine. It ends when it is dropped.
@@ -111,7 +123,7 @@ impl Scripted {
 impl World {
     fn step(&mut self, wrong: Wrong) -> bool {
         let running = self.jobs.values().filter(|job| job.running).count();
-        let free = SLOTS.saturating_sub(running);
+        let free = SLOTS.saturating_sub(running + self.leaked_slots);
         self.jobs.values_mut().filter(|job| !job.running).take(free).for_each(|job| job.running = true);
         let mut over = Vec::new();
         for (number, job) in self.jobs.iter_mut().filter(|(_, job)| job.running) {
@@ -123,6 +135,9 @@ impl World {
                 let chunk = CHUNK.min(job.prompt - job.computed);
                 job.computed += chunk;
                 self.prompted += chunk as u64;
+                if job.computed == job.prompt && matches!(wrong, Wrong::Caches | Wrong::LosesCache) && !self.cache_is_lost {
+                    self.cached.insert(job.text);
+                }
                 continue;
             }
             job.made += 1;
@@ -158,7 +173,8 @@ impl World {
         let text = prompt.bytes().fold(7_u64, |hash, byte| hash.wrapping_mul(31).wrapping_add(byte.into()));
         let asked = body["max_tokens"].as_u64().unwrap_or(16);
         let (number, prompt) = (self.next, prompt.split(' ').count());
-        let job = Job { id: id.to_owned(), prompt, computed: 0, asked, made: 0, text, running: false, left: None, out };
+        let computed = if self.cached.contains(&text) && !self.cache_is_lost { prompt } else { 0 };
+        let job = Job { id: id.to_owned(), prompt, computed, asked, made: 0, text, running: false, left: None, out };
         self.jobs.insert(number, job);
         self.next += 1;
         self.asked += 1;
@@ -179,6 +195,9 @@ impl World {
         match wrong {
             Wrong::LeaksBlock => self.leaked_blocks += 1,
             Wrong::LeaksState => self.leaked_state += 1,
+            Wrong::LeaksSlot => self.leaked_slots = (self.leaked_slots + 1).min(SLOTS - 1),
+            Wrong::GrowsPool => self.leaked_state = 8,
+            Wrong::LosesCache => self.cache_is_lost = true,
             Wrong::SlowsNeighbours if has_neighbours => self.slow = SLOW_STEPS,
             Wrong::CorruptsNeighbour => self.corrupt = has_neighbours,
             Wrong::AsksAgain => drop(self.ask(&id, body)),

@@ -238,6 +238,42 @@ const CASES: &[Case] = &[
     ),
 ];
 
+/// An entry; the check, fault (or none, where nothing was proven) and engine that it is for; and those that it is not for.
+type CheckCase = (&'static str, [&'static str; 3], &'static [[&'static str; 3]]);
+
+const CHECK_CASES: &[CheckCase] = &[
+    ("llamacpp-looks-when-idle", ["observer", "", "llamacpp"], &[["observer", "", "vllm"], ["memory", "", "llamacpp"]]),
+    ("llamacpp-prompt-cache", ["memory", "", "llamacpp"], &[["memory", "", "vllm"], ["per-request state", "state-leaks", "llamacpp"]]),
+    ("vllm-state-of-aborted", ["memory", "", "vllm"], &[["capacity", "capacity-leaks", "vllm"], ["memory", "", "llamacpp"]]),
+    ("sglang-state-of-queued", ["per-request state", "state-leaks", "sglang"], &[["per-request state", "state-leaks", "vllm"]]),
+    ("engine-keeps-state", ["per-request state", "state-leaks", "unknown"], &[["per-request state", "", "unknown"], ["memory", "", "kvit"]]),
+    ("engine-keeps-room", ["capacity", "capacity-leaks", "tgi"], &[["cache", "capacity-leaks", "tgi"], ["capacity", "", "tgi"]]),
+    ("engine-loses-its-cache", ["cache", "capacity-leaks", "kvit"], &[["capacity", "capacity-leaks", "kvit"]]),
+    ("departure-slows-others", ["neighbours", "neighbours-slowed", "kvit"], &[["neighbours", "neighbours-corrupted", "kvit"]]),
+    ("departure-changes-others", ["neighbours", "neighbours-corrupted", "vllm"], &[["neighbours", "", "vllm"]]),
+];
+
+fn check_advice([name, fault, engine]: [&str; 3]) -> Vec<String> {
+    let verdict = match fault {
+        "" => Verdict::NotProven { missing: String::new() },
+        fault => Verdict::Fail { fault: fault.parse().expect("a fault"), why: String::new() },
+    };
+    advise_check(&Check::new(name, verdict, Vec::new()), &hops(&format!("nginx {engine}")))
+}
+
+#[test]
+fn checks_have_advice_as_cells_have() {
+    for &(id, for_this, not_for) in CHECK_CASES {
+        assert!(check_advice(for_this).iter().any(|named| named == id), "{id} is not named for {for_this:?}: {:?}", check_advice(for_this));
+        for &other in not_for {
+            assert!(!check_advice(other).iter().any(|named| named == id), "{id} is named for {other:?}");
+        }
+    }
+    let passed = Check::new("memory", Verdict::Pass, Vec::new());
+    let one_way = Check::new("observer", Verdict::NotProven { missing: String::new() }, Vec::new()).with("changed", 0.0);
+    assert_eq!((advise_check(&passed, &hops("llamacpp")), advise_check(&one_way, &hops("llamacpp"))), (vec![], vec![]));
+}
+
 fn advice([cell, fault, kinds, lost_at]: [&str; 4]) -> Vec<String> {
     advise(&judged(cell, fault.parse().expect("a fault"), kinds, lost_at), &hops(kinds))
 }
@@ -251,7 +287,8 @@ fn each_entry_is_named_for_what_it_is_for_and_not_for_something_else() {
         }
         assert!(!not_for.is_empty(), "{id}");
     }
-    let tested: BTreeSet<&str> = CASES.iter().map(|(id, _, _)| *id).collect();
+    let of_checks = CHECK_CASES.iter().map(|(id, _, _)| *id);
+    let tested: BTreeSet<&str> = CASES.iter().map(|(id, _, _)| *id).chain(of_checks).collect();
     let known: BTreeSet<&str> = all().iter().map(|entry| entry.id.as_str()).collect();
     assert_eq!(tested, known);
     assert_eq!(known.len(), all().len(), "no two have one name");
@@ -261,7 +298,8 @@ fn each_entry_is_named_for_what_it_is_for_and_not_for_something_else() {
 fn entries_say_all_that_a_reader_needs() {
     for entry in all() {
         assert!(!entry.when.is_empty() && !entry.evidence.is_empty(), "{}", entry.id);
-        assert_eq!(entry.hops.is_empty(), entry.role == Role::Caller, "{}", entry.id);
+        let is_of_checks = entry.when.iter().all(|when| !when.checks.is_empty());
+        assert!(entry.hops.is_empty() == (entry.role == Role::Caller) || is_of_checks, "{}", entry.id);
         for text in [&entry.title, &entry.cause, &entry.fix].into_iter().chain(&entry.evidence) {
             assert!(!text.trim().is_empty() && text.trim() == text, "{}: {text}", entry.id);
         }
@@ -302,6 +340,12 @@ fn the_hop_in_front_of_the_boundary_is_asked_about_first_and_alone() {
     assert_eq!(advise(&one, &hops("vllm")), ["caller-keeps-the-connection"]);
     one.lost_at = Some("t1 → vllm".to_owned());
     assert_eq!(advise(&one, &hops("vllm")), ["vllm-middleware"]);
+    // Where the hops were named, their way ends at the work: a span up to the engine does not accuse it, and one up to the work does.
+    let named = judged("early/close/whole", Fault::NeverStops, "nginx litellm vllm work", "");
+    let of = |lost_at: &str| advise(&Judged { lost_at: Some(lost_at.to_owned()), ..named.clone() }, &hops("nginx litellm vllm"));
+    let accused = |lost_at: &str| of(lost_at).contains(&"vllm-middleware".to_owned());
+    assert_eq!(["vllm → work", "client → work", "nginx → vllm", "litellm → vllm"].map(accused), [true, true, false, false]);
+    assert_eq!(of("vllm → work"), ["vllm-middleware"]);
     assert_eq!(advise(&judged("early/close/stream", Fault::NeverStops, "x", ""), &[]), ["caller-keeps-the-connection"]);
 }
 

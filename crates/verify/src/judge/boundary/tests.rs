@@ -1,6 +1,5 @@
 //! Where a wish is lost, by taps, logs and the work itself.
 
-use super::super::cell::Phase;
 use super::super::result::{ClientSaw, EngineSaw, Fault, Judged, LogSaw, Look, TapSaw, Verdict};
 use super::super::verdict::judge;
 use super::*;
@@ -73,6 +72,30 @@ fn a_wish_is_lost_between_the_last_point_that_it_reached_and_the_first_that_it_d
         assert_eq!(judged.lost_at.as_deref(), Some(lost), "{taps:?} {logs:?}");
         assert_eq!(judged.boundaries.len(), 4);
     }
+}
+
+#[test]
+fn proxies_that_give_a_request_up_have_told_the_next_hop() {
+    let mut way = way("nginx haproxy llamacpp");
+    way.hops.iter_mut().for_each(|hop| hop.kind = Some(hop.name.clone()));
+    let judged = |cell: Cell, taps: &[TapSaw], logs: &[LogSaw]| judge(cell, vec![tried(false, taps, logs)], &Tolerance::default(), &way);
+    for (taps, logs, lost) in [
+        (vec![], vec![log("nginx", LEFT), log("haproxy", DONE)], "haproxy → llamacpp"),
+        (vec![], vec![log("nginx", LEFT)], "haproxy → work"),
+        (vec![], vec![log("nginx", LEFT), log("haproxy", LEFT)], "llamacpp → work"),
+        // What a tap sees is so, whatever a log says.
+        (vec![tap("haproxy", None)], vec![log("nginx", LEFT)], "nginx → haproxy"),
+    ] {
+        assert_eq!(judged(CELL.whole(), &taps, &logs).lost_at.as_deref(), Some(lost), "{taps:?} {logs:?}");
+    }
+    let of = judged(CELL.whole(), &[], &[log("nginx", LEFT), log("haproxy", DONE)]);
+    let said: Vec<_> = of.boundaries.iter().map(|of| (of.is_crossed(), of.by)).collect();
+    let log_says = Some(Source::Log);
+    assert_eq!(said, [(Some(true), log_says), (Some(true), log_says), (Some(false), log_says), (Some(false), Some(Source::Counters))]);
+    // A stream that waited: who left was noticed before there was an answer, or with its first piece, when all was computed.
+    let queued = Cell::new(Phase::Queued, Trigger::Close);
+    let late = [log("nginx", LEFT), log("haproxy", "client left")];
+    assert_eq!(judged(queued, &[], &late).lost_at.as_deref(), Some("haproxy → work"));
 }
 
 #[test]

@@ -1,0 +1,101 @@
+//! `kvit verify`: what it says of wrong hops, and whether an earlier report still holds. What it finds of stacks is tested in its own crate.
+
+use std::io::{Read, Write};
+use std::net::TcpListener;
+use std::path::Path;
+
+use super::{Said, run};
+
+/// A server that names a model and its release, and asks for nothing more; it answers until the test's process ends.
+fn engine() -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("http://{}", listener.local_addr().unwrap());
+    std::thread::spawn(move || {
+        for mut socket in listener.incoming().flatten() {
+            let mut head = Vec::new();
+            let mut part = [0; 1024];
+            while !head.windows(4).any(|four| four == b"\r\n\r\n") {
+                match socket.read(&mut part) {
+                    Ok(0) | Err(_) => break,
+                    Ok(n) => head.extend_from_slice(&part[..n]),
+                }
+            }
+            let (status, body) = match String::from_utf8_lossy(&head).split(' ').nth(1) {
+                Some("/v1/models") => ("200 OK", r#"{"data":[{"id":"m","owned_by":"vllm"}]}"#),
+                Some("/version") => ("200 OK", r#"{"version":"0.32.0"}"#),
+                Some("/metrics") => ("200 OK", "vllm:num_requests_running 0\n"),
+                _ => ("404 Not Found", "{}"),
+            };
+            let _ = write!(socket, "HTTP/1.1 {status}\r\nContent-Length: {}\r\nConnection: close\r\n\r\n{body}", body.len());
+        }
+    });
+    url
+}
+
+fn write(folder: &Path, name: &str, text: &str) -> String {
+    let file = folder.join(name);
+    std::fs::write(&file, text).unwrap();
+    file.to_str().unwrap().to_owned()
+}
+
+// contract: C-29
+#[test]
+fn a_wrong_hop_is_refused_with_its_word_and_what_to_do() {
+    let url = engine();
+    let refused = |args: &[&str], says: &[&str]| {
+        let said = run(&[&["verify", &url], args].concat());
+        assert_eq!((said.code, said.out.as_str()), (2, ""), "{args:?} {}", said.err);
+        says.iter().for_each(|text| assert!(said.err.contains(text), "{args:?}: {text} in {}", said.err));
+    };
+    refused(&["--hop", "nginx,lgo=x"], &["--hop", "`lgo` is no word of a hop: kind, tap, log, config, version, version-by, url"]);
+    refused(&["--hop", "edge,kind=ngnix"], &["the kind `ngnix` is none of nginx, haproxy"]);
+    refused(&["--hop", "nginx", "--tap", "127.0.0.1:1"], &["--hop", "--tap", "cannot be used with"]);
+    refused(&["--hop", "nginx", "--hop", "nginx"], &["two hops are named `nginx`"]);
+    refused(&["--hop", "nginx,log=/nowhere/log"], &["--hop nginx: its log /nowhere/log cannot be read", "name the access log"]);
+    refused(&["--hop", "nginx,config=/nowhere/conf"], &["--hop nginx: its configuration /nowhere/conf cannot be read"]);
+    refused(&["--hop", "gate,version-by=no-such-program-here"], &["`no-such-program-here` cannot say its release", "version=TEXT"]);
+    refused(&["--check", "/nowhere/report.json", "--full"], &["cannot be used with"]);
+}
+
+// contract: C-29
+#[test]
+fn a_report_says_whether_its_hops_are_still_what_they_were() {
+    let (url, folder) = (engine(), tempfile::tempdir().unwrap());
+    let folder = folder.path();
+    let (edge, engine) = (write(folder, "edge.conf", "a"), write(folder, "engine.conf", "b"));
+    let digest = |byte: &str| verify::judge::fingerprint::sha256(byte.as_bytes());
+    let report = serde_json::json!({
+        "object": "verify", "target": url, "began_s": 1_796_033_477_u64, "hops": [
+            {"name": "edge", "kind": "nginx", "version": "1.22.1", "config_sha256": digest("a")},
+            {"name": "vllm", "kind": "vllm", "version": "0.32.0", "config_sha256": digest("b")},
+        ],
+    });
+    let old = write(folder, "old.json", &report.to_string());
+    let json = folder.join("stale.json");
+    let check = |edge_words: &str, engine_words: &str| -> (Said, serde_json::Value) {
+        let (first, last) = (format!("edge,kind=nginx{edge_words}"), format!("vllm{engine_words}"));
+        // Where the stack is, the report says.
+        let said = run(&["verify", "--check", &old, "--hop", &first, "--hop", &last, "--json", json.to_str().unwrap()]);
+        let told = serde_json::from_str(&std::fs::read_to_string(&json).unwrap()).unwrap();
+        (said, told)
+    };
+    let engine_words = format!(",config={engine}");
+    let (said, told) = check(&format!(",version=1.22.1,config={edge}"), &engine_words);
+    assert_eq!((said.code, told["stale"].as_bool()), (0, Some(false)), "{} {}", said.out, said.err);
+    assert!(said.out.contains("the evidence stands"), "{}", said.out);
+    let (said, told) = check(&format!(",version=1.24.0,config={edge}"), &engine_words);
+    assert_eq!((said.code, told["hops"][0]["what"].as_str()), (1, Some("version")), "{}", said.out);
+    assert!(said.out.contains("stale      edge: version was 1.22.1, is 1.24.0"), "{}", said.out);
+    // A release that nobody tells is no release that is the same.
+    let (said, _) = check(&format!(",config={edge}"), &engine_words);
+    assert_eq!(said.code, 2, "{}", said.out);
+    assert!(said.out.contains("unknown    edge: nothing says whether it is what it was (no version to compare)"), "{}", said.out);
+    std::fs::write(&engine, "c").unwrap();
+    let (said, _) = check(&format!(",version=1.22.1,config={edge}"), &engine_words);
+    assert_eq!(said.code, 1);
+    assert!(said.out.contains("vllm: configuration was"), "{}", said.out);
+    // Hops that are not named again cannot be looked at.
+    let said = run(&["verify", "--check", &old]);
+    assert_eq!(said.code, 2);
+    assert!(said.err.contains("the report is of the hops edge, vllm: name them again"), "{}", said.err);
+}

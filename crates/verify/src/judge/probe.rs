@@ -1,0 +1,108 @@
+//! How much fits into an engine that does not say how much room it has: requests at once, before departures and behind them.
+//!
+//! What is compared is how much longer many at once take than one alone, so a machine that is busy meanwhile slows both sides of it.
+//!
+//! Invariant: the best of several tries behind the departures has to be worse than the worst before them, by far, to convict.
+
+use std::time::{Duration, Instant};
+
+use tokio::task::JoinSet;
+
+use super::caller::{Caller, End};
+use super::result::{Check, Fault, Source, Verdict};
+use super::stack::words;
+use super::trial::Bench;
+
+/// Requests at once: some more than small engines have slots.
+const PROBES: usize = 6;
+/// Tokens that each asks for.
+const TOKENS: u64 = 8;
+/// Tries before, and most tries behind.
+const BEFORE: usize = 2;
+/// See [`BEFORE`].
+const AFTER: usize = 3;
+/// So many times as long as before says that less fits. Half of two slots makes it twice as long.
+const WORSE: f64 = 1.6;
+
+impl Bench<'_> {
+    /// Whether nothing but a probe says how much room there is.
+    pub(super) fn needs_probe(&self) -> bool {
+        let profile = self.stack.counters.as_ref().map(|counters| &counters.profile);
+        profile.is_none_or(|profile| profile.kv_held.is_empty() && profile.kv_used.is_empty())
+    }
+
+    /// How many times as long many at once take as one: the most of some tries. `None` if one did not end well.
+    pub(super) async fn fits_before(&self) -> Option<f64> {
+        let mut most: Option<f64> = None;
+        for number in 0..BEFORE {
+            most = Some(self.ratio(&format!("before-{number}")).await?.max(most.unwrap_or(0.0)));
+        }
+        most
+    }
+
+    /// Whether as much fits as before.
+    pub(super) async fn fits(&self, before: Option<f64>) -> Check {
+        let check = Check::new("probe", Verdict::Pass, vec![Source::Probe]);
+        let missing = |text: &str| Verdict::NotProven { missing: text.to_owned() };
+        let Some(before) = before else { return Check { verdict: missing("requests at once that nobody left did not end well"), ..check } };
+        let mut least = f64::INFINITY;
+        for number in 0..AFTER {
+            match self.ratio(&format!("after-{number}")).await {
+                Some(ratio) => least = least.min(ratio),
+                None => return Check { verdict: missing("requests at once that nobody left did not end well behind departures"), ..check },
+            }
+            if least <= before * WORSE {
+                break;
+            }
+        }
+        Check { verdict: judged(before, least), ..check }.with("before", before).with("after", least)
+    }
+
+    async fn ratio(&self, name: &str) -> Option<f64> {
+        let alone = self.together(name, 1).await?;
+        let many = self.together(name, PROBES).await?;
+        Some(many.as_secs_f64() / alone.as_secs_f64().max(1e-6))
+    }
+
+    /// How long so many requests take that are asked at once, until the last has ended.
+    async fn together(&self, name: &str, count: usize) -> Option<Duration> {
+        self.quiet().await.ok()?;
+        let begun = Instant::now();
+        let mut all = JoinSet::new();
+        for number in 0..count {
+            let id = format!("verify-probe-{name}-{count}-{number}-{}", self.settings.seed);
+            let ask = self.stack.ask(&id, &words(self.settings.seed, &id, 16), true, TOKENS);
+            let mut caller = Caller::ask(&self.stack.target, ask).await.ok()?;
+            all.spawn(async move { caller.rest().await == End::Complete });
+        }
+        let ended = async {
+            while let Some(well) = all.join_next().await {
+                if !well.unwrap_or(false) {
+                    return None;
+                }
+            }
+            Some(begun.elapsed())
+        };
+        tokio::time::timeout(self.patience(), ended).await.ok()?
+    }
+}
+
+fn judged(before: f64, after: f64) -> Verdict {
+    if after <= before * WORSE {
+        return Verdict::Pass;
+    }
+    let why = format!("{PROBES} requests at once took {after:.1} times as long as one, and {before:.1} times before anybody had left: less fits");
+    Verdict::Fail { fault: Fault::CapacityLeaks, why }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_slot_of_two_that_is_gone_is_seen_and_a_slower_machine_is_none() {
+        assert_eq!(judged(3.0, 3.4), Verdict::Pass);
+        assert_eq!(judged(3.0, 0.9), Verdict::Pass);
+        assert!(matches!(judged(3.0, 6.0), Verdict::Fail { fault: Fault::CapacityLeaks, why } if why.contains("6.0 times as long as one")));
+    }
+}

@@ -38,6 +38,12 @@ ENGINES = {
 NOTHING = Known(())
 
 
+def wavers(engine, name, *cells):
+    """Whether the engine itself is known to do now this and now that with the question, and nothing else is in it."""
+    own = [cell["verdict"] == "pass" or (cell["verdict"] == "fail" and side(cell["lost_at"]) == engine) for cell in cells]
+    return name in ENGINES.get(engine, NOTHING).may and all(own)
+
+
 def side(lost_at):
     """The hop that had the departure: the left side of the boundary."""
     return lost_at.split(" → ")[0] if lost_at else None

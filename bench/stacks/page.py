@@ -80,6 +80,8 @@ def matrix(found):
     if twice:
         same = sum(not result["differs"] for result in twice)
         lines += ["", f"{len(twice)} of the {len(found['results'])} stacks were judged twice; {same} had the same verdicts both times."]
+        own = [f"{result['name']}, {line}" for result in twice for line in result["wavers"]]
+        lines += [f"The engine itself does now this and now that: {'; '.join(own)}."] if own else []
     lines += ["", *(f"Not there: {name}, {why}." for name, why in found["missing"].items())] if found["missing"] else []
     return "\n".join(lines)
 

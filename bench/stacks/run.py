@@ -149,14 +149,15 @@ def verdict(cell):
 
 
 def differences(first, second):
-    """Where two judgements of a stack disagree, a line each."""
-    said = []
+    """Where two judgements of a stack disagree, a line each: what differs, and what is known to waver in the engine itself."""
+    differs, wavers = [], []
     for what in ("cells", "checks"):
         for name, cell in first[what].items():
             again = second[what].get(name)
             if not again or verdict(cell) != verdict(again):
-                said.append(f"{name}: {known.shown(cell)}, then {known.shown(again)}")
-    return said
+                own = again and known.wavers(first["engine"], name, cell, again)
+                (wavers if own else differs).append(f"{name}: {known.shown(cell)}, then {known.shown(again)}")
+    return differs, wavers
 
 
 class Stacks:
@@ -227,7 +228,7 @@ class Stacks:
             if self.args.twice:
                 second, compared = judged(engine, stack, self.args, here / "2", here / "1" / "report.json")
                 again = reduced(name, engine, stack, second)
-                result["differs"] = differences(result, again)
+                result["differs"], result["wavers"] = differences(result, again)
                 said += [f"the second time {line}" for line in known.faults(again)]
                 said += [f"not the same twice: {line}" for line in result["differs"]]
                 if result["differs"]:

@@ -70,15 +70,22 @@ class Knowing(unittest.TestCase):
 class Comparing(unittest.TestCase):
     def test_two_runs_differ_in_verdict_fault_or_place_and_in_nothing_else(self):
         first = result("haproxy", **{WHOLE: lost("haproxy → vllm")})
-        self.assertEqual(run.differences(first, result("haproxy", **{WHOLE: {**lost("haproxy → vllm"), "tokens_after": 9}})), [])
+        again = result("haproxy", **{WHOLE: {**lost("haproxy → vllm"), "tokens_after": 9}})
+        self.assertEqual(run.differences(first, again), ([], []))
         for other in (cell(), lost("vllm → work"), {**lost("haproxy → vllm"), "fault": "stops-late"}):
-            self.assertEqual(len(run.differences(first, result("haproxy", **{WHOLE: other}))), 1)
+            self.assertEqual(len(run.differences(first, result("haproxy", **{WHOLE: other}))[0]), 1)
+
+    def test_what_an_engine_is_known_to_do_now_and_then_is_told_apart(self):
+        of = lambda queued: result("nginx", "llamacpp", **{QUEUED: queued})  # noqa: E731
+        self.assertEqual([len(lines) for lines in run.differences(of(cell()), of(lost("llamacpp → work")))], [0, 1])
+        self.assertEqual([len(lines) for lines in run.differences(of(cell()), of(lost("nginx → llamacpp")))], [1, 0])
+        self.assertEqual([len(lines) for lines in run.differences(of(cell()), of(cell("not_proven", why="x")))], [1, 0])
 
 
 class Writing(unittest.TestCase):
     def found(self):
         results = [result("alone"), result("haproxy", **{WHOLE: lost("haproxy → vllm", "haproxy-abortonclose")}), result("nginx", **{LATE: cell("not_proven", why="w")})]
-        results[1]["differs"] = []
+        results[1]["differs"], results[1]["wavers"] = [], ["queued: pass, then x"]
         return {"kvit": "0", "machine": "m", "date": "d", "results": results, "missing": {"envoy": "it is not installed: `x`"}, "faults": []}
 
     def test_every_verdict_has_its_place(self):
@@ -87,6 +94,7 @@ class Writing(unittest.TestCase):
         self.assertIn("- `haproxy-abortonclose`, haproxy waits for the server, though the caller is gone: haproxy (early/close/whole)", made)
         self.assertIn("Not proven: w (nginx late/close/stream).", made)
         self.assertIn("1 of the 3 stacks were judged twice; 1 had the same verdicts both times.", made)
+        self.assertIn("The engine itself does now this and now that: haproxy, queued: pass, then x.", made)
         self.assertIn("Not there: envoy, it is not installed: `x`.", made)
 
     def test_runs_are_joined_and_the_newest_of_a_stack_counts(self):

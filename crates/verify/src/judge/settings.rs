@@ -152,7 +152,7 @@ mod tests {
             ("stop_ms = -1", "stop_ms is -1"),
             ("slowdown_max = 0.5", "slowdown_max"),
             ("max_tokens = 8", "at least 32"),
-            ("departures = 3", "departures is 3"),
+            ("departures = 7", "departures is 7"),
         ] {
             assert!(Settings::parse(text).expect_err(text).contains(says), "{text}");
         }

@@ -246,7 +246,11 @@ const CHECK_CASES: &[CheckCase] = &[
     ("llamacpp-prompt-cache", ["memory", "", "llamacpp"], &[["memory", "", "vllm"], ["per-request state", "state-leaks", "llamacpp"]]),
     ("vllm-state-of-aborted", ["memory", "", "vllm"], &[["capacity", "capacity-leaks", "vllm"], ["memory", "", "llamacpp"]]),
     ("sglang-state-of-queued", ["per-request state", "state-leaks", "sglang"], &[["per-request state", "state-leaks", "vllm"]]),
-    ("engine-keeps-state", ["per-request state", "state-leaks", "unknown"], &[["per-request state", "", "unknown"], ["memory", "", "kvit"]]),
+    (
+        "engine-keeps-state",
+        ["per-request state", "state-leaks", "unknown"],
+        &[["per-request state", "", "unknown"], ["memory", "", "kvit"]],
+    ),
     ("engine-keeps-room", ["capacity", "capacity-leaks", "tgi"], &[["cache", "capacity-leaks", "tgi"], ["capacity", "", "tgi"]]),
     ("engine-loses-its-cache", ["cache", "capacity-leaks", "kvit"], &[["capacity", "capacity-leaks", "kvit"]]),
     ("departure-slows-others", ["neighbours", "neighbours-slowed", "kvit"], &[["neighbours", "neighbours-corrupted", "kvit"]]),

@@ -46,7 +46,6 @@ ENVOY_LOG = """          access_log:
 CADDY = """{{
   admin off
   auto_https off
-  persist_config off
 }}
 http://:{port} {{
   bind 127.0.0.1

@@ -33,6 +33,8 @@ VLLM_COMMAND = "../shared/stacks/vllm.sh"
 ENGINES = ["llamacpp", "vllm", "scripted"]
 ALONE, SERVE = "alone", "kvit-serve"
 QUICK = [ALONE, "nginx", "haproxy", "haproxy-tuned", "kvit-gateway", SERVE]
+# Known by name, and not judged yet.
+ABSENT = {"dynamo": "its processes bind sockets to all interfaces, so it needs a network namespace that has nothing but `lo`; nothing here makes one"}
 LISTENS, REPORTS = "listening on ", "reporting on "
 VERIFY_LIMIT_S = 900
 # What is allowed is what the engine itself needs, so that a verdict is about the hops: llama-server looks once a second whether the caller of an
@@ -173,7 +175,7 @@ class Stacks:
 
     def chosen(self):
         """Names of the stacks, in the order of the table."""
-        every = [ALONE, *self.known, SERVE]
+        every = [ALONE, *self.known, SERVE, *ABSENT]
         names = self.args.names or (QUICK if self.args.quick else every)
         if unknown := [name for name in names if name not in every]:
             raise SystemExit(f"`{unknown[0]}` is no stack; there are {', '.join(every)}")
@@ -181,6 +183,8 @@ class Stacks:
 
     def run(self):
         names = self.chosen()
+        self.missing |= {name: why for name, why in ABSENT.items() if name in names}
+        names = [name for name in names if name not in ABSENT]
         for kind in self.args.engine:
             behind = [name for name in names if name != SERVE and not (kind == "scripted" and name == "kvit-gateway")]
             self.with_engine(kind, behind)

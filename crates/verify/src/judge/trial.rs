@@ -65,7 +65,7 @@ impl Bench<'_> {
     pub async fn one(&self, cell: Cell, number: u64) -> Try {
         let mut seen = self.once(cell, &number.to_string()).await;
         for again in 1..=MISSED_MAX {
-            if seen.void.is_none() || cell.phase == Phase::Headers {
+            if seen.void.is_none() || seen.entered.is_some() || cell.phase == Phase::Headers {
                 break;
             }
             seen = self.once(cell, &format!("{number}.{again}")).await;
@@ -368,7 +368,7 @@ impl Bench<'_> {
         let asked = self.stack.target.ask(Method::POST, &by.path.replace("{id}", id), Bytes::from(body)).await;
         let status = asked.map_err(|e| format!("the cancel could not be sent: {e}"))?.0;
         if status != by.status {
-            return Err(format!("the cancel was answered with {status}"));
+            return Err(format!("the cancel was answered with {status}: this stack has none, or it is not switched on"));
         }
         Ok((left, by.proves.then_some(true)))
     }

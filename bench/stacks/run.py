@@ -190,6 +190,9 @@ class Stacks:
             self.with_engine(kind, behind)
         if SERVE in names:
             self.with_engine("kvit", [SERVE])
+        return self.found()
+
+    def found(self):
         return {
             "date": datetime.date.today().isoformat(),
             "machine": pages.machine(),
@@ -243,9 +246,16 @@ class Stacks:
             return
         self.results.append(result)
         self.faults += [f"{where}: {line}" for line in said]
+        keep(self.args, self.found())
         self.say(f"{where} ({result['took_s']:.0f} s): " + "; ".join(f"{cell} {known.shown(of)}" for cell, of in result["cells"].items()))
         for line in said:
             self.say(f"  ! {line}")
+
+
+def keep(args, found):
+    """What was found so far, for `--found`: a run that is ended early has not been in vain."""
+    if args.json:
+        pathlib.Path(args.json).write_text(json.dumps(found, indent=1) + "\n")
 
 
 def main():
@@ -275,8 +285,7 @@ def main():
         with open(args.log, "a") as log, contextlib.ExitStack() as kept:
             folder = args.reports or pathlib.Path(kept.enter_context(tempfile.TemporaryDirectory(prefix="kvit-stacks-")))
             found = Stacks(args, log, folder).run()
-    if args.json:
-        pathlib.Path(args.json).write_text(json.dumps(found, indent=1) + "\n")
+    keep(args, found)
     print(page.matrix(found))
     if found["faults"]:
         sys.exit("\n".join(found["faults"]))

@@ -150,8 +150,21 @@ impl Bench<'_> {
             let saw = tap.saw(id, left.at).await.map_err(|e| format!("a tap does not answer: {e}"))?;
             seen.taps.push(saw);
         }
+        if others > 0.0 {
+            self.given(id, seen, left.at).await;
+        }
         seen.record = self.record(id).await;
         Ok(())
+    }
+
+    /// How often the engine was given a request that waited, by the tap in front of it: sums have other work in them, such as what a gateway asks
+    /// for itself. A tap that did not see those who took the slots, either, is blind here.
+    async fn given(&self, id: &str, seen: &mut Try, left: Instant) {
+        let (Some(tap), Some(saw), Some(engine)) = (self.stack.taps.last(), seen.taps.last(), seen.engine.as_mut()) else { return };
+        if engine.asked.is_none() && self.stack.way.is_before_engine(&saw.name) {
+            let filler = tap.saw(&format!("{id}-filler-0"), left).await;
+            engine.asked = filler.ok().filter(|filler| filler.requests > 0).map(|_| saw.requests as f64);
+        }
     }
 
     /// The verdict on what nobody can try here.

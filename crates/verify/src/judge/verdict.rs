@@ -186,6 +186,7 @@ impl Work {
             return Verdict::NotProven { missing: missing.to_owned() };
         }
         if cell.phase == Phase::Queued
+            && seen.engine.as_ref().is_none_or(|engine| engine.asked != Some(0.0))
             && let Some(begun) = self.begun()
         {
             return fail(Fault::QueuedIsBegun, begun);
@@ -330,6 +331,20 @@ mod tests {
         assert_eq!(fault(verdict(CELL, made(97.0))), Some(Fault::NeverStops));
         let noise = CpuSaw { busy: 1.0, idle: 0.0, quiet_ms: None };
         assert_eq!(verdict(CELL, Try { cpu: Some(noise), ..made(9.0) }), Verdict::Pass);
+    }
+
+    /// kvit's gateway asks vLLM for two tokens of its own to see that a step is over.
+    #[test]
+    fn what_was_never_given_to_the_engine_was_not_begun() {
+        let queued = Cell { phase: Phase::Queued, ..CELL };
+        let asked = |asked| {
+            let seen = tried(Some(4.0), Some(60.0));
+            Try { engine: seen.engine.map(|engine| EngineSaw { asked, ..engine }), ..seen }
+        };
+        assert_eq!(verdict(queued, asked(Some(0.0))), Verdict::Pass);
+        assert_eq!(fault(verdict(queued, asked(Some(1.0)))), Some(Fault::QueuedIsBegun));
+        assert_eq!(fault(verdict(queued, asked(None))), Some(Fault::QueuedIsBegun));
+        assert_eq!(fault(verdict(queued, asked(Some(2.0)))), Some(Fault::AskedAgain));
     }
 
     #[test]

@@ -24,6 +24,9 @@ class Known:
 HOPS = {
     "haproxy": Known((WHOLE,), "haproxy-abortonclose", (PREFILL, QUEUED, EARLY, LATE)),
     "litellm": Known((WHOLE,), "litellm-cancel-on-disconnect", (PREFILL, QUEUED)),
+    # Once the head of a stream is out they notice with its next event.
+    "vllm-router": Known((), "", (QUEUED, PREFILL)),
+    "sglang-router": Known((), "", (QUEUED, PREFILL)),
     "asgi-1": Known((WHOLE,), "asgi-is-disconnected", (QUEUED,)),
     "asgi-4": Known((WHOLE,), "asgi-is-disconnected", (QUEUED,)),
     "asgi-plain": Known((WHOLE,), "asgi-handler-not-cancelled", (QUEUED,)),
@@ -32,8 +35,6 @@ HOPS = {
 ENGINES = {
     # It looks once a second whether the caller of an answer that is not streamed is there, and begins what waited (llama.cpp issue 13262).
     "llamacpp": Known((), may=(WHOLE, QUEUED, PREFILL)),
-    # It begins what waited when a step is under way that its queue's turn comes behind.
-    "vllm": Known(()),
 }
 NOTHING = Known(())
 

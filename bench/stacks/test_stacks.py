@@ -63,7 +63,7 @@ class Knowing(unittest.TestCase):
         names, advice = hops.hops("kvit"), page.titles()
         for name, of in known.HOPS.items():
             self.assertIn(name, names)
-            self.assertIn(of.advice, advice)
+            self.assertTrue(of.advice in advice or not of.faults, name)
         self.assertGreater(len(advice), 20)
 
 

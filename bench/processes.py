@@ -1,6 +1,7 @@
 """Processes that the drivers here start: free ports for them, all that they start themselves, and their end.
 
-Invariant: a process is ended by the id that started it, with all that it started; an id that meanwhile belongs to another process is left alone.
+Invariant: a process is ended by the id that started it, with all that it started; an id that meanwhile belongs to another process is left
+alone.
 """
 
 import contextlib
@@ -90,7 +91,8 @@ def end_all_when_told():
 
 
 class Listening:
-    """`with Listening(argv, signs, log) as process:` It has printed a line that begins with each of the signs; `said` has what stood behind."""
+    """`with Listening(argv, signs, log) as process:` It has printed a line that begins with each of the signs; `said` has what stood
+    behind."""
 
     def __init__(self, argv, signs, log, environment=None):
         self.argv, self.said = [str(word) for word in argv], {}

@@ -1,7 +1,7 @@
 """The hops that `bench/stacks/run.py` puts in front of an engine: how each is installed, started, logged and named to `kvit verify`.
 
-They are the gateways of `bench/gateway/gateways.py`, with access logs that have the request's id, and with settings that are known to matter
-switched off and on.
+They are the gateways of `bench/gateway/gateways.py`, with access logs that have the request's id, and with settings that are known to
+matter switched off and on.
 
 Invariant: what is installed is of the release that stands here; a hop whose program is missing is named with the command that brings it.
 """
@@ -84,6 +84,7 @@ class Hop:
 
 
 PRINTED = "printed.log"
+CANCELS = "litellm, `cancel_on_disconnect`"
 
 
 def python(venv):
@@ -94,7 +95,8 @@ def python(venv):
 def hops(kvit):
     """All, by name."""
     base = {kind.name: kind for kind in kinds(kvit)}
-    haproxy = HAPROXY.replace("  maxconn 9000\n", "  maxconn 9000\n  log stdout format raw local0\n").replace("  mode http\n", "  mode http\n" + HAPROXY_LOG)
+    haproxy = HAPROXY.replace("  maxconn 9000\n", "  maxconn 9000\n  log stdout format raw local0\n")
+    haproxy = haproxy.replace("  mode http\n", "  mode http\n" + HAPROXY_LOG)
     default = "".join(line for line in haproxy.splitlines(keepends=True) if "option " not in line)
     # A connection that is used again may be one that `llama-server` has just closed, and its request is lost then: nginx as it comes.
     nginx = NGINX.replace("access_log off;", NGINX_LOG).replace(" keepalive 1024;", "")
@@ -112,7 +114,7 @@ def hops(kvit):
         Hop(base["vllm-router"], "vllm-router", "vllm-router", "vllm-router"),
         Hop(base["sglang-router"], "sglang-router", "sglang-router", "sglang-router"),
         Hop(base["litellm"], "litellm", "litellm, default", "litellm"),
-        Hop(ready(base["litellm"], name="litellm-cancel", config=(".yaml", cancel)), "litellm", "litellm, `cancel_on_disconnect`", "litellm"),
+        Hop(ready(base["litellm"], name="litellm-cancel", config=(".yaml", cancel)), "litellm", CANCELS, "litellm"),
         Hop(Kind("kvit-gateway", kvit, "", ours), "kvit", "`kvit gateway`"),
     ]
     for name, words, title in [

@@ -1,5 +1,5 @@
-"""What is known of stacks before `kvit verify` looks at them, and has to be what it finds: faults at their boundary with their advice, and none
-elsewhere.
+"""What is known of stacks before `kvit verify` looks at them, and has to be what it finds: faults at their boundary with their advice, and
+none elsewhere.
 
 Invariant: whatever is not named here is a surprise, and a surprise is a failure of the command, not a line in a table.
 """
@@ -69,7 +69,8 @@ def faults(result):
             known = ENGINES.get(at, NOTHING) if at == result["engine"] else HOPS.get(at, NOTHING)
             if name not in (*known.faults, *known.may):
                 said.append(f"{name}: nobody knew of {shown(cell)}")
-    said += [f"{name}: it was not judged: {shown(cells.get(name))}" for name in ASKED if cells.get(name, {}).get("verdict") not in ("pass", "fail")]
+    judged = [name for name, cell in cells.items() if cell["verdict"] in ("pass", "fail")]
+    said += [f"{name}: it was not judged: {shown(cells.get(name))}" for name in ASKED if name not in judged]
     for name, check in result["checks"].items():
         if check["verdict"] == "fail":
             said.append(f"{name}: {check['why']}")

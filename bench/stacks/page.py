@@ -10,7 +10,15 @@ from known import ASKED, CANCEL, EARLY, LATE, PREFILL, QUEUED, RESET, WHOLE, sid
 
 BEGIN, END = "<!-- made by cargo xtask stacks -->", "<!-- end of what cargo xtask stacks made -->"
 ADVICE = pathlib.Path(__file__).parents[2] / "crates/verify/knowledge/advice.toml"
-COLUMNS = {QUEUED: "queued", PREFILL: "prefill", EARLY: "early", WHOLE: "early, whole answer", LATE: "late", RESET: "early, reset", CANCEL: "cancel"}
+COLUMNS = {
+    QUEUED: "queued",
+    PREFILL: "prefill",
+    EARLY: "early",
+    WHOLE: "early, whole answer",
+    LATE: "late",
+    RESET: "early, reset",
+    CANCEL: "cancel",
+}
 ENGINES = {"llamacpp": "llama-server", "vllm": "vLLM", "kvit": "`kvit serve`", "scripted": "scripted engine"}
 assert all(cell in COLUMNS for cell in ASKED)
 

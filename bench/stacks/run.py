@@ -1,8 +1,8 @@
 """`kvit verify` in front of the stacks that people run: engines alone and behind proxies, routers and gateways that others wrote.
 
-Each stack is started with a tap at every boundary, judged, and ended. What is known of a stack (bench/stacks/known.py) has to be what is found,
-at its boundary and with its advice, and nothing else; `--twice` judges each stack twice and demands the same verdicts. With --write FILE the
-matrix is put between the two marker comments of that file; without a success nothing is written.
+Each stack is started with a tap at every boundary, judged, and ended. What is known of a stack (bench/stacks/known.py) has to be what is
+found, at its boundary and with its advice, and nothing else; `--twice` judges each stack twice and demands the same verdicts. With
+--write FILE the matrix is put between the two marker comments of that file; without a success nothing is written.
 """
 
 import argparse
@@ -34,11 +34,13 @@ ENGINES = ["llamacpp", "vllm", "scripted"]
 ALONE, SERVE = "alone", "kvit-serve"
 QUICK = [ALONE, "nginx", "haproxy", "haproxy-tuned", "kvit-gateway", SERVE]
 # Known by name, and not judged yet.
-ABSENT = {"dynamo": "its processes bind sockets to all interfaces, so it needs a network namespace that has nothing but `lo`; nothing here makes one"}
+ABSENT = {
+    "dynamo": "its processes bind sockets to all interfaces, so it needs a network namespace with nothing but `lo`; nothing here makes one"
+}
 LISTENS, REPORTS = "listening on ", "reporting on "
 VERIFY_LIMIT_S = 900
-# What is allowed is what the engine itself needs, so that a verdict is about the hops: llama-server looks once a second whether the caller of an
-# answer that is not streamed is there. What it took in tokens stands in the matrix, beside a pass, too.
+# What is allowed is what the engine itself needs, so that a verdict is about the hops: llama-server looks once a second whether the caller
+# of an answer that is not streamed is there. What it took in tokens stands in the matrix, beside a pass, too.
 SETTINGS = {
     "llamacpp": {"tries": 1, "max_tokens": 128, "tokens": 96, "stop_ms": 3000, "prompt_words_max": 1024},
     "vllm": {"tries": 1, "max_tokens": 96, "tokens": 32, "stop_ms": 3000, "prompt_words_max": 2048},
@@ -95,12 +97,14 @@ def set_up(engine, stack, args, folder):
 
         log = parts.enter_context(open(folder / "taps.log", "a"))
         front = tap(engine.kind, engine.port)
-        words = [f"{engine.kind},kind={'unknown' if engine.kind == 'scripted' else engine.kind},tap={front.said[REPORTS]},version={engine.version()}"]
+        kind = "unknown" if engine.kind == "scripted" else engine.kind
+        words = [f"{engine.kind},kind={kind},tap={front.said[REPORTS]},version={engine.version()}"]
         for hop in reversed(stack):
             here = folder / hop.name
             here.mkdir()
             printed = parts.enter_context(open(here / PRINTED, "w"))
-            kind = dataclasses.replace(hop.kind, environment={**hop.kind.environment, "XDG_DATA_HOME": str(here), "XDG_CONFIG_HOME": str(here)})
+            home = {"XDG_DATA_HOME": str(here), "XDG_CONFIG_HOME": str(here)}
+            kind = dataclasses.replace(hop.kind, environment={**hop.kind.environment, **home})
             gateway = parts.enter_context(Gateway(kind, front.port(LISTENS), None, here, printed))
             front = tap(hop.name, gateway.port)
             words.insert(0, hop.words(here, front.said[REPORTS], gateway.port))
@@ -125,7 +129,8 @@ def judged(engine, stack, args, folder, compare=None):
             argv += ["--model", "smollm2"]
         argv += [word for hop in words for word in ("--hop", hop)]
         argv += ["--compare", str(compare)] if compare else []
-        done = subprocess.run(argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, timeout=VERIFY_LIMIT_S)
+        heard = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+        done = subprocess.run(argv, timeout=VERIFY_LIMIT_S, **heard)
     (folder / "said.txt").write_text(done.stdout + done.stderr)
     if not report.exists():
         raise Failed(f"kvit verify ended with exit code {done.returncode}: {done.stderr.strip().splitlines()[-1:]}")
@@ -261,10 +266,12 @@ def keep(args, found):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("names", nargs="*", metavar="NAME", help="stacks by name (default: all)")
-    parser.add_argument("--engine", action="append", choices=ENGINES, help="in front of which they stand; may be given more than once (llamacpp)")
+    in_front = "in front of which they stand; may be given more than once (default: llamacpp)"
+    parser.add_argument("--engine", action="append", choices=ENGINES, help=in_front)
     parser.add_argument("--quick", action="store_true", help=f"only {', '.join(QUICK)}")
     parser.add_argument("--twice", action="store_true", help="judge each twice; the verdicts have to be the same")
-    parser.add_argument("--server-cmd", metavar="COMMAND", help="starts the engine: as COMMAND PORT SLOTS THREADS, vLLM as COMMAND PORT OPTIONS")
+    starts = "starts the engine: as COMMAND PORT SLOTS THREADS, vLLM as COMMAND PORT OPTIONS"
+    parser.add_argument("--server-cmd", metavar="COMMAND", help=starts)
     parser.add_argument("--threads", type=int, default=1, help="of llama-server and kvit serve (default: %(default)s)")
     parser.add_argument("--no-install", dest="install", action="store_false", help="install nothing: name what is missing")
     parser.add_argument("--kvit", default="target/debug/kvit", help="the binary (default: %(default)s)")
@@ -273,7 +280,8 @@ def main():
     parser.add_argument("--log", default="/dev/null", help="where engines write to (default: %(default)s)")
     parser.add_argument("--json", metavar="FILE", help="everything that was found")
     parser.add_argument("--write", metavar="FILE", help="puts the matrix between its markers in this file")
-    parser.add_argument("--found", metavar="FILE", action="append", help="starts nothing: the matrix of runs that wrote these files with --json")
+    kept_by = "starts nothing: the matrix of runs that wrote these files with --json; of a stack in several the last counts"
+    parser.add_argument("--found", metavar="FILE", action="append", help=kept_by)
     args = parser.parse_args()
     args.engine = args.engine or ["llamacpp"]
     if args.server_cmd and len(args.engine) > 1:

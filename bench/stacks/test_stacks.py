@@ -1,5 +1,5 @@
-"""`python3 bench/stacks/test_stacks.py`: what the driver of the stacks expects of a report, compares and writes, and how it ends what it started.
-No engine and no gateway is started."""
+"""`python3 bench/stacks/test_stacks.py`: what the driver of the stacks expects of a report, compares and writes, and how it ends what it
+started. No engine and no gateway is started."""
 
 import pathlib
 import subprocess
@@ -84,14 +84,17 @@ class Comparing(unittest.TestCase):
 
 class Writing(unittest.TestCase):
     def found(self):
-        results = [result("alone"), result("haproxy", **{WHOLE: lost("haproxy → vllm", "haproxy-abortonclose")}), result("nginx", **{LATE: cell("not_proven", why="w")})]
+        haproxy = result("haproxy", **{WHOLE: lost("haproxy → vllm", "haproxy-abortonclose")})
+        results = [result("alone"), haproxy, result("nginx", **{LATE: cell("not_proven", why="w")})]
         results[1]["differs"], results[1]["wavers"] = [], ["queued: pass, then x"]
-        return {"kvit": "0", "machine": "m", "date": "d", "results": results, "missing": {"envoy": "it is not installed: `x`"}, "faults": []}
+        missing = {"envoy": "it is not installed: `x`"}
+        return {"kvit": "0", "machine": "m", "date": "d", "results": results, "missing": missing, "faults": []}
 
     def test_every_verdict_has_its_place(self):
         made = page.matrix(self.found())
         self.assertIn("| haproxy 1.0 |  |  | pass, 2 | **never-stops**, haproxy, 128 | pass, 2 | pass, 2 |  |", made)
-        self.assertIn("- `haproxy-abortonclose`, haproxy waits for the server, though the caller is gone: haproxy (early/close/whole)", made)
+        advice = "- `haproxy-abortonclose`, haproxy waits for the server, though the caller is gone: haproxy (early/close/whole)"
+        self.assertIn(advice, made)
         self.assertIn("Not proven: w (nginx late/close/stream).", made)
         self.assertIn("1 of the 3 stacks were judged twice; 1 had the same verdicts both times.", made)
         self.assertIn("The engine itself does now this and now that: haproxy, queued: pass, then x.", made)

@@ -157,8 +157,8 @@ impl Bench<'_> {
         Ok(())
     }
 
-    /// How often the engine was given a request that waited, by the tap in front of it: sums have other work in them, such as what a gateway asks
-    /// for itself. A tap that did not see those who took the slots, either, is blind here.
+    /// How often the engine was given a request that waited, by the tap in front of it: sums have other work in them, such as what a gateway
+    /// asks for itself. A tap that did not see those who took the slots, either, is blind here.
     async fn given(&self, id: &str, seen: &mut Try, left: Instant) {
         let (Some(tap), Some(saw), Some(engine)) = (self.stack.taps.last(), seen.taps.last(), seen.engine.as_mut()) else { return };
         if engine.asked.is_none() && self.stack.way.is_before_engine(&saw.name) {

@@ -133,7 +133,7 @@ pub fn example() -> Report {
         measured: measured.iter().map(|(name, value)| ((*name).to_owned(), *value)).collect(),
         advice: Vec::new(),
     };
-    Report {
+    let mut report = Report {
         object: "verify".to_owned(),
         kvit: "0.1.0".to_owned(),
         began_s: 1_796_033_477,
@@ -158,7 +158,9 @@ pub fn example() -> Report {
         hints: vec![
             "`early/cancel/stream`: nothing shows whether the work stopped; a tap in front of the engine would: --tap vllm".to_owned(),
         ],
-    }
+    };
+    super::super::advice::add(&mut report);
+    report
 }
 
 /// Every question that makes sense, with the example's verdicts in turn.

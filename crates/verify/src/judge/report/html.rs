@@ -346,6 +346,7 @@ fn settings(out: &mut String, report: &Report) {
 
 #[cfg(test)]
 mod tests {
+    use super::super::super::result::Boundary;
     use super::super::example::{example, full, hostile};
     use super::*;
 
@@ -410,6 +411,7 @@ mod tests {
             "<td class=\"lost\">lost here<small>tap</small></td>",
             "option abortonclose",
             "how that is known",
+            "<code>engine-keeps-room</code>",
             "never-stops at haproxy → litellm",
             "<b>3</b> failed",
             "1.108.7",
@@ -423,6 +425,32 @@ mod tests {
         assert_eq!(page.matches("<details class=\"card\"").count(), report.cells.len());
         assert_eq!(page.matches(" open=\"\">").count(), 2, "faults are open");
         assert_eq!(html(&full()).matches(" open=\"\">").count(), OPEN_MAX, "a few of many are");
+    }
+
+    #[test]
+    fn a_boundary_is_crossed_late_not_or_somewhere_in_a_span() {
+        let mut report = example();
+        let of = |name: &str, crossed, crossed_ms, by| Boundary { name: name.to_owned(), crossed, crossed_ms, by };
+        let judged = &mut report.cells[2];
+        judged.boundaries = vec![
+            of("client → nginx", Some(true), None, Some(Source::Log)),
+            of("nginx → litellm", None, None, None),
+            of("litellm → vllm", Some(false), Some(2500.0), Some(Source::Tap)),
+            of("vllm → work", Some(false), None, Some(Source::Counters)),
+        ];
+        judged.lost_at = Some("nginx → vllm".to_owned());
+        let row = |judged: &Judged| {
+            let mut out = String::new();
+            names(std::slice::from_ref(judged)).iter().for_each(|name| crossing(&mut out, judged, name));
+            out
+        };
+        let lost = |by: &str| format!("<td class=\"lost\">lost hereabouts<small>{by}</small></td>");
+        let (crossed, not) = ("<td>crossed<small>log</small></td>", "<td>not crossed<small>counters</small></td>");
+        assert_eq!(row(judged), format!("{crossed}{}{}{not}", lost("nobody looked"), lost("tap")));
+        judged.lost_at = Some("vllm → work".to_owned());
+        let late = "<td>late, 2.5 s<small>tap</small></td>";
+        let here = "<td class=\"lost\">lost here<small>counters</small></td>";
+        assert_eq!(row(judged), format!("{crossed}<td>–<small>nobody looked</small></td>{late}{here}"));
     }
 
     #[test]

@@ -20,8 +20,9 @@ pub fn junit(report: &Report) -> String {
     }
     if !report.checks.is_empty() {
         let cases = report.checks.iter().map(|check| {
-            let measured = check.measured.iter().map(|(name, value)| format!("{name}: {}", count(*value))).collect::<Vec<_>>().join("\n");
-            Case { name: check.name.clone(), seconds: 0.0, verdict: &check.verdict, says: measured, by: by(&check.by) }
+            let mut says: Vec<String> = check.measured.iter().map(|(name, value)| format!("{name}: {}", count(*value))).collect();
+            says.extend(advised(&check.advice));
+            Case { name: check.name.clone(), seconds: 0.0, verdict: &check.verdict, says: says.join("\n"), by: by(&check.by) }
         });
         suites.push(Suite { name: "verify.checks".to_owned(), cases: cases.collect() });
     }
@@ -125,11 +126,13 @@ fn of_cell(judged: &Judged) -> Case<'_> {
         };
         says.push(format!("{}: {crossed}, seen by {by}", boundary.name));
     }
-    if !judged.advice.is_empty() {
-        says.push(format!("advice: {}", judged.advice.join(", ")));
-    }
+    says.extend(advised(&judged.advice));
     let seconds = judged.seen.iter().map(lasted).sum::<f64>();
     Case { name: judged.cell.to_string(), seconds, verdict: &judged.verdict, says: says.join("\n"), by: by(&judged.by) }
+}
+
+fn advised(advice: &[String]) -> Option<String> {
+    (!advice.is_empty()).then(|| format!("advice: {}", advice.join(", ")))
 }
 
 /// How long a try took, from its request to the last thing that was seen of it, in seconds.

@@ -306,6 +306,7 @@ mod tests {
             "never-stops at haproxy → litellm",
             "not proven",
             "option abortonclose",
+            "(check capacity; engine-keeps-room)",
             "--tap",
             "5 pass, 3 FAIL, 2 not proven, 1 n/a in 48.2 s",
         ] {

@@ -80,7 +80,12 @@ class Hop:
         return ",".join(words)
 
     def version(self):
-        return self.kind.version()
+        """Its release; of a gateway of our own those of what it is made of."""
+        if self.venv != "asgi":
+            return self.kind.version()
+        parts = {package.split("==")[0] for package in PACKAGES["asgi"]}
+        versions = {name: dataclasses.replace(self.kind, package=name).version() for name in sorted(parts)}
+        return "?" if "?" in versions.values() else " ".join(f"{name} {version}" for name, version in versions.items())
 
 
 PRINTED = "printed.log"
@@ -118,10 +123,10 @@ def hops(kvit):
         Hop(Kind("kvit-gateway", kvit, "", ours), "kvit", "`kvit gateway`"),
     ]
     for name, words, title in [
-        ("asgi-0", ["--layers", "0"], "uvicorn, Starlette, httpx"),
-        ("asgi-1", ["--layers", "1"], "the same with a `BaseHTTPMiddleware`"),
-        ("asgi-4", ["--layers", "4"], "the same with four"),
-        ("asgi-plain", ["--plain"], "the same without a look at its caller"),
+        ("asgi-0", ["--layers", "0"], "ASGI gateway without a `BaseHTTPMiddleware`,"),
+        ("asgi-1", ["--layers", "1"], "ASGI gateway with one,"),
+        ("asgi-4", ["--layers", "4"], "ASGI gateway with four,"),
+        ("asgi-plain", ["--plain"], "ASGI gateway that never looks at its caller,"),
     ]:
         argv = [str(ASGI), "--port", "{port}", "--upstream", "http://127.0.0.1:{up}", *words]
         all_hops.append(Hop(Kind(name, python("asgi"), "", argv, package="starlette"), "asgi", title, "asgi"))

@@ -11,7 +11,7 @@ use std::process::ExitCode;
 use scripted::{PROFILE, Scripted, Wrong};
 
 /// A fault by its word.
-const FAULTS: [(&str, Wrong); 11] = [
+const FAULTS: [(&str, Wrong); 15] = [
     ("nothing", Wrong::Nothing),
     ("never-notices", Wrong::NeverNotices),
     ("notices-at-write", Wrong::NoticesAtWrite),
@@ -23,6 +23,10 @@ const FAULTS: [(&str, Wrong); 11] = [
     ("keeps-queued", Wrong::KeepsQueued),
     ("ignores-cancel", Wrong::IgnoresCancel),
     ("asks-again", Wrong::AsksAgain),
+    ("grows-pool", Wrong::GrowsPool),
+    ("caches", Wrong::Caches),
+    ("loses-cache", Wrong::LosesCache),
+    ("leaks-slot", Wrong::LeaksSlot),
 ];
 
 #[tokio::main]

@@ -10,25 +10,16 @@ import json
 import os
 import re
 import shlex
-import signal
-import socket
 import subprocess
 import tempfile
 import time
 import urllib.error
 import urllib.request
 
+from processes import end, free_port, how_it_ended
+
 DEFAULT_COMMAND = "../shared/stacks/llama-server.sh"
 START_LIMIT_S = 300  # the first start may install it
-STOP_LIMIT_S = 20
-
-
-def free_port():
-    """A loopback port that was free a moment ago."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
-
 
 WAY_OUT = (
     "Name a llama-server built on or for this machine: --server-cmd 'COMMAND', which is started as `COMMAND PORT SLOTS THREADS` and has to "
@@ -38,16 +29,6 @@ WAY_OUT = (
 
 class ServerError(RuntimeError):
     """llama.cpp's server did not start, or not in time."""
-
-
-def how_it_ended(code):
-    """An exit status in words. A shell that starts the server passes a signal on as 128 more."""
-    number = -code if code < 0 else code - 128
-    if number == signal.SIGILL:
-        return "died of an illegal instruction (SIGILL): it was built for a processor with other instruction sets than this one has"
-    with contextlib.suppress(ValueError):
-        return f"died of {signal.Signals(number).name}"
-    return f"ended with exit code {code}"
 
 
 class LlamaServer:
@@ -74,8 +55,8 @@ class LlamaServer:
         self.stop()
 
     def _wait_until_ready(self):
-        end = time.monotonic() + START_LIMIT_S
-        while time.monotonic() < end:
+        until = time.monotonic() + START_LIMIT_S
+        while time.monotonic() < until:
             if self.child.poll() is not None:
                 ended = how_it_ended(self.child.returncode)
                 raise ServerError(f"llama.cpp's server `{self.argv[0]}` {ended}, before it was ready. {WAY_OUT}.")
@@ -87,12 +68,7 @@ class LlamaServer:
 
     def stop(self):
         """Ends the server by its process id and waits for it."""
-        self.child.terminate()
-        try:
-            self.child.wait(STOP_LIMIT_S)
-        except subprocess.TimeoutExpired:
-            self.child.kill()
-            self.child.wait()
+        end(self.child)
 
     def url(self, path):
         return f"http://127.0.0.1:{self.port}{path}"

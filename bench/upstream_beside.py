@@ -12,6 +12,7 @@ import datetime
 import functools
 import sys
 
+import pages
 import upstreams
 from upstream_caller import Caller, Names
 from upstream_cells import EARLY, LATE, MAX_TOKENS, QUEUED, WORDS_MIN, marks, prompt_words
@@ -146,7 +147,7 @@ def measure(args, log):
             "slots": args.slots,
             "gateways": {gateway.kind: gateway.version() if gateway.kind != "direct" else "" for gateway in gateways},
             "silent": silent,
-            "machine": upstreams.machine(),
+            "machine": pages.machine(),
             "date": datetime.date.today().isoformat(),
             "prompt_s": at["first"],
             "tokens": [EARLY, LATE, MAX_TOKENS],

@@ -18,7 +18,8 @@ import time
 import urllib.error
 import urllib.request
 
-from llama_server import START_LIMIT_S, LlamaServer, ServerError, how_it_ended
+from llama_server import START_LIMIT_S, LlamaServer, ServerError
+from processes import end, how_it_ended
 
 SETTLE_LIMIT_S = 90
 IDLE_LIMIT_S = 180
@@ -79,9 +80,9 @@ class Engine(LlamaServer):
 
     def idle(self):
         """Waits until nothing runs or waits in it."""
-        end = time.monotonic() + IDLE_LIMIT_S
+        until = time.monotonic() + IDLE_LIMIT_S
         while (present := self.present()) != 0:
-            if time.monotonic() > end:
+            if time.monotonic() > until:
                 raise RuntimeError(f"{self.title} still has {present} requests after {IDLE_LIMIT_S} s")
             time.sleep(LOOK_PAUSE_S)
 
@@ -130,8 +131,8 @@ class Vllm(Engine):
         self.argv += ["--max-num-seqs", str(slots)] if slots else []
 
     def _wait_until_ready(self):
-        end = time.monotonic() + START_LIMIT_S
-        while time.monotonic() < end:
+        until = time.monotonic() + START_LIMIT_S
+        while time.monotonic() < until:
             if self.child.poll() is not None:
                 raise ServerError(f"vLLM `{self.argv[0]}` {how_it_ended(self.child.returncode)}, before it was ready.")
             with contextlib.suppress(OSError, urllib.error.HTTPError):
@@ -181,20 +182,15 @@ class Gateway:
         self.stop()
 
     def _wait_until_ready(self):
-        end = time.monotonic() + SETTLE_LIMIT_S
-        while time.monotonic() < end:
+        until = time.monotonic() + SETTLE_LIMIT_S
+        while time.monotonic() < until:
             if self.ask("GET", "/v1/models")[1].get("data"):
                 return
             time.sleep(0.1)
         raise RuntimeError("kvit gateway has met no engine")
 
     def stop(self):
-        self.child.terminate()
-        try:
-            self.child.wait(20)
-        except subprocess.TimeoutExpired:
-            self.child.kill()
-            self.child.wait()
+        end(self.child)
 
     def ask(self, method, path):
         """(status, what it says)."""
@@ -217,9 +213,9 @@ class Gateway:
 
     def settled(self, name):
         """Its record once nothing of it can change any more."""
-        end = time.monotonic() + SETTLE_LIMIT_S
+        until = time.monotonic() + SETTLE_LIMIT_S
         while not (record := self.run(name)).get("settled"):
-            if time.monotonic() > end:
+            if time.monotonic() > until:
                 raise RuntimeError(f"the run {name} has not settled within {SETTLE_LIMIT_S} s: {record}")
             time.sleep(0.05)
         return record

@@ -9,11 +9,10 @@ import os
 import pathlib
 import re
 import shlex
-import socket
 import subprocess
 import time
 
-from llama_server import free_port, how_it_ended
+from processes import end, how_it_ended, two_free_ports
 from upstream_caller import Caller, Names
 
 MODEL = "smollm2"
@@ -21,7 +20,6 @@ PEERS = ["litellm", "litellm-cancel", "vllm-router", "sglang-router"]
 DEFAULT_COMMAND = "../shared/stacks/gateway.sh"
 ENVIRONMENT = "KVIT_TEST_PEERS"
 START_LIMIT_S = 300  # the first start may install it
-STOP_LIMIT_S = 20
 AGAIN_S = 0.5
 KEY = "Authorization: Bearer sk-x"  # the one that LiteLLM's configuration names
 
@@ -49,12 +47,7 @@ class Peer:
         return self
 
     def __exit__(self, *_):
-        self.child.terminate()
-        try:
-            self.child.wait(STOP_LIMIT_S)
-        except subprocess.TimeoutExpired:
-            self.child.kill()
-            self.child.wait()
+        end(self.child)
 
     def version(self):
         """That of the package which lies beside what its process has loaded: it may call itself what it likes."""
@@ -63,15 +56,6 @@ class Peer:
         package = self.kind.removesuffix("-cancel")
         found = next(iter(importlib.metadata.distributions(name=package, path=places)), None)
         return found.version if found else "of unknown version"
-
-
-def two_free_ports():
-    """The first of two neighbours: a router shows its own metrics at the second."""
-    while True:
-        port = free_port()
-        with contextlib.suppress(OSError), socket.socket() as probe:
-            probe.bind(("127.0.0.1", port + 1))
-            return port
 
 
 def peer_command(given):
@@ -88,8 +72,8 @@ def peer_command(given):
 def why_not(gateway):
     """Empty once it has answered with a token; else why it does not serve this engine."""
     names, said = Names(), "it does not listen"
-    end = time.monotonic() + START_LIMIT_S
-    while time.monotonic() < end:
+    until = time.monotonic() + START_LIMIT_S
+    while time.monotonic() < until:
         child = getattr(gateway, "child", None)
         if child is not None and child.poll() is not None:
             return how_it_ended(child.returncode)

@@ -10,11 +10,10 @@ import datetime
 import functools
 import json
 import pathlib
-import platform
-import re
 import subprocess
 import sys
 
+import pages
 from llama_server import DEFAULT_COMMAND, ServerError
 from upstream_cells import EARLY, LATE, MAX_TOKENS, PHASES, QUEUED, STORM, WAYS, Cells, rows
 from upstream_engines import Gateway, LlamaCpp, Vllm, file_limit
@@ -76,18 +75,7 @@ def faults(found):
 
 def put(text, kind, made):
     """`text` with what stands between the markers of that engine replaced."""
-    begin, end = f"<!-- made by cargo xtask upstreams: {kind} -->", f"<!-- end: {kind} -->"
-    if text.count(begin) != 1 or text.count(end) != 1 or text.index(begin) > text.index(end):
-        raise ValueError(f"there must be one line `{begin}` and behind it one line `{end}`")
-    return text[: text.index(begin) + len(begin)] + f"\n{made}\n" + text[text.index(end) :]
-
-
-def machine():
-    """What the figures depend on: processor and system, no name."""
-    info = pathlib.Path("/proc/cpuinfo")
-    found = re.search(r"model name\s*: (.*)", info.read_text()) if info.exists() else None
-    count = re.findall(r"^processor\s*:", info.read_text(), re.MULTILINE) if info.exists() else []
-    return f"{len(count) or '?'} cores of {found[1].strip() if found else platform.machine()}"
+    return pages.put(text, f"<!-- made by cargo xtask upstreams: {kind} -->", f"<!-- end: {kind} -->", made)
 
 
 def kvit_version(binary):
@@ -128,7 +116,7 @@ def measure(args, log):
             "setup": ", ".join(filter(None, [args.built_from, engine.setup])),
             "kvit": kvit_version(args.kvit),
             "slots": args.slots,
-            "machine": machine(),
+            "machine": pages.machine(),
             "date": datetime.date.today().isoformat(),
             "prompt_s": took,
             "tokens": [EARLY, LATE, MAX_TOKENS],

@@ -14,14 +14,16 @@ import os
 import pathlib
 import re
 import shutil
-import signal
-import socket
 import subprocess
+import sys
 import time
+
+sys.path.insert(0, str(pathlib.Path(__file__).parents[1]))
+
+from processes import end, family, free_port, how_it_ended  # noqa: E402
 
 STACKS = pathlib.Path(os.environ.get("STACKS_DIR", pathlib.Path.home() / ".cache/kvit-stacks"))
 START_LIMIT_S = 120
-STOP_LIMIT_S = 20
 STREAMS_MAX = 20000
 PEER = "bash ../shared/stacks/gateway.sh {} 8000 http://127.0.0.1:1 (and end it when it runs)"
 
@@ -92,13 +94,6 @@ class Failed(RuntimeError):
     """A gateway did not start, or did not do what it was asked."""
 
 
-def free_port():
-    """A loopback port that was free a moment ago."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
-
-
 @dataclasses.dataclass
 class Kind:
     """One gateway: how it is found, started, and named."""
@@ -166,20 +161,6 @@ def stack(name, program, package=None):
     return str(folder / "bin" / program), how
 
 
-def family(pid):
-    """A process and all below it."""
-    parents = {}
-    for entry in pathlib.Path("/proc").iterdir():
-        if entry.name.isdigit():
-            with contextlib.suppress(OSError, IndexError, ValueError):
-                parents[int(entry.name)] = int((entry / "stat").read_text().rsplit(")", 1)[1].split()[1])
-    found, new = set(), {pid}
-    while new:
-        found |= new
-        new = {child for child, parent in parents.items() if parent in new} - found
-    return sorted(found)
-
-
 class Process:
     """A process of the measurement, on the cores that it is given."""
 
@@ -203,18 +184,7 @@ class Process:
         return family(self.child.pid)
 
     def stop(self):
-        pids = self.pids()
-        self.child.terminate()
-        try:
-            self.child.wait(STOP_LIMIT_S)
-        except subprocess.TimeoutExpired:
-            self.child.kill()
-            self.child.wait()
-        if self.child.stdout:
-            self.child.stdout.close()
-        for pid in pids[1:] if pids and pids[0] == self.child.pid else pids:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
+        end(self.child)
 
     def __enter__(self):
         return self
@@ -238,11 +208,11 @@ class Gateway(Process):
             raise
 
     def _wait_until_ready(self):
-        end = time.monotonic() + START_LIMIT_S
+        until = time.monotonic() + START_LIMIT_S
         said = "nothing"
-        while time.monotonic() < end:
+        while time.monotonic() < until:
             if self.child.poll() is not None:
-                raise Failed(f"{self.kind.name} ended with exit code {self.child.returncode} before it answered (see --log)")
+                raise Failed(f"{self.kind.name} {how_it_ended(self.child.returncode)} before it answered (see --log)")
             with contextlib.suppress(OSError, http.client.HTTPException):
                 status, said = self.ask()
                 if status == 200 and "[DONE]" in said:

@@ -26,8 +26,9 @@ import time
 
 import resource
 
-sys.path.insert(0, str(pathlib.Path(__file__).parent))
+sys.path[:0] = [str(pathlib.Path(__file__).parent), str(pathlib.Path(__file__).parents[1])]
 
+import pages  # noqa: E402
 from gateways import Failed, Gateway, Process, cpu_ns, kinds, memory_bytes  # noqa: E402
 
 DIRECT = "no gateway"
@@ -170,16 +171,12 @@ def table(found):
 
 def put(text, made):
     """`text` with what stands between the markers replaced."""
-    if text.count(BEGIN) != 1 or text.count(END) != 1 or text.index(BEGIN) > text.index(END):
-        raise ValueError(f"there must be one line `{BEGIN}` and behind it one line `{END}`")
-    return text[: text.index(BEGIN) + len(BEGIN)] + f"\n{made}\n" + text[text.index(END) :]
+    return pages.put(text, BEGIN, END, made)
 
 
 def machine():
     """What the figures depend on: processor and system, no name."""
-    info = pathlib.Path("/proc/cpuinfo").read_text()
-    found = re.search(r"model name\s*: (.*)", info)
-    return f"{os.cpu_count()} cores of {found[1].strip() if found else os.uname().machine}, Linux {os.uname().release.split('-')[0]}"
+    return f"{pages.machine()}, Linux {os.uname().release.split('-')[0]}"
 
 
 def measure(args, log, folder):

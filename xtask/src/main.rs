@@ -6,6 +6,7 @@ mod bench;
 mod gateway;
 mod proof;
 mod sdk;
+mod stacks;
 mod test;
 mod tidy;
 mod upstreams;
@@ -27,6 +28,8 @@ const USAGE: &str = "usage: cargo xtask COMMAND
   gateway [--write] [ARGS]
                   what a token costs kvit's gateway and others in front of one scripted upstream (bench/gateway); --write: into
                   docs/gateway-bench.md
+  stacks [NAME ...] [--engine llamacpp|vllm|scripted] [--quick] [--twice] [--server-cmd 'COMMAND'] [--write] [ARGS]
+                  kvit verify in front of proxies, routers and gateways (bench/stacks); --write: the matrix into docs/stacks.md
   upstreams [--engine llama|vllm] [--server-cmd 'COMMAND'] [--write] [ARGS]
                   runs left in every phase in front of a real engine, as a table (bench/upstreams.py); --write: into docs/upstreams.md
   upstreams --against KIND,... [--peer-cmd 'COMMAND'] [...]
@@ -43,6 +46,7 @@ fn main() -> ExitCode {
         ["with-postgres", words @ ..] => postgres::with(words),
         ["bench", rest @ ..] => bench::run(rest),
         ["gateway", rest @ ..] => gateway::run(rest),
+        ["stacks", rest @ ..] => stacks::run(rest),
         ["upstreams", rest @ ..] => upstreams::run(rest),
         ["help" | "--help" | "-h"] => {
             println!("{USAGE}");

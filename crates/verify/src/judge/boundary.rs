@@ -77,7 +77,7 @@ pub(super) fn boundaries(
         let all = tries.iter().filter_map(|seen| seen.taps.get(of(seen)?));
         all.filter(|tap| look && tap.requests > 0).collect()
     };
-    let told: Vec<Point> = (0..names.len()).map(|hop| tapped(hop, &taps(hop), tolerance, failed)).collect();
+    let told: Vec<Point> = (0..names.len()).map(|hop| tapped(hop, &taps(hop), cell, tolerance, failed)).collect();
     let took: Vec<Point> = names.iter().enumerate().map(|(hop, name)| logged(hop, name, tries, look, failed.then_some(cell))).collect();
     let told: Vec<(Point, Source)> = told.into_iter().map(|point| heard(point, &took, way)).collect();
     let mut all = Vec::new();
@@ -104,10 +104,12 @@ pub(super) fn boundaries(
 }
 
 /// What the taps in front of a hop saw: one failed try in which it was not told is enough.
-fn tapped(hop: usize, taps: &[&TapSaw], tolerance: &Tolerance, failed: bool) -> Point {
-    // Told when it was too late is as bad as not told.
+fn tapped(hop: usize, taps: &[&TapSaw], cell: Cell, tolerance: &Tolerance, failed: bool) -> Point {
+    // Told when it was too late is as bad as not told. What waited had begun if anything of it passed before the hop was told.
     let in_time = |tap: &TapSaw| {
-        let soon = tap.events_after as f64 <= tolerance.tokens.max(1.0);
+        let before_close = tap.events_after.saturating_sub(tap.events_after_close);
+        let begun = cell.phase == Phase::Queued && before_close > 0;
+        let soon = tap.events_after as f64 <= tolerance.tokens.max(1.0) && !begun;
         tap.down_closed_ms.is_some_and(|ms| !failed || (ms <= tolerance.stop_ms && soon))
     };
     let all = if failed { taps.iter().all(|tap| in_time(tap)) } else { taps.iter().any(|tap| in_time(tap)) };

@@ -18,7 +18,7 @@ use tokio::process::{Child, ChildStdout};
 use tokio::task::JoinHandle;
 
 use super::cell::Trigger;
-use super::events::{Event, Splitter};
+use super::events::{Event, Splitter, error};
 use super::target::{ANSWER_BYTES_MAX, Driver};
 
 pub use super::target::{CallerError, Target};
@@ -72,6 +72,8 @@ pub struct Read {
     pub usage: Option<(u64, u64)>,
     /// When it ended, and how.
     pub end: Option<(Instant, End)>,
+    /// What the stack said of its failure.
+    pub error: Option<String>,
 }
 
 /// One request and what comes back.
@@ -230,6 +232,11 @@ impl Caller {
         self.state = State::Over;
     }
 
+    fn fails(&mut self, said: String) {
+        self.read.error.get_or_insert(said);
+        self.ends(End::Error);
+    }
+
     fn take(&mut self, event: &Event) {
         match event {
             Event::Done => self.ends(End::Complete),
@@ -240,7 +247,7 @@ impl Caller {
                 self.text(*index).push_str(text);
             }
             Event::Usage { prompt, generated } => self.read.usage = Some((*prompt, *generated)),
-            Event::Error => self.ends(End::Error),
+            Event::Error(said) => self.fails(said.clone()),
         }
     }
 
@@ -255,9 +262,10 @@ impl Caller {
     fn take_whole(&mut self, all: &[u8]) {
         let status = self.read.head.map_or(0, |(_, status)| status);
         let answer: Option<Value> = serde_json::from_slice(all).ok();
-        let Some(answer) = answer.filter(|answer| (200..300).contains(&status) && answer.get("error").is_none()) else {
-            return self.ends(End::Error);
-        };
+        let answer = answer.unwrap_or_default();
+        if !(200..300).contains(&status) || !answer.is_object() || answer.get("error").is_some() {
+            return self.fails(error(&answer));
+        }
         for choice in answer["choices"].as_array().into_iter().flatten() {
             let index = choice["index"].as_u64().and_then(|index| usize::try_from(index).ok()).unwrap_or(0);
             let said = choice["message"]["content"].as_str().or(choice["text"].as_str()).unwrap_or_default();

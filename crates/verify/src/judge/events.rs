@@ -9,6 +9,8 @@ use serde_json::Value;
 pub const CHOICES_MAX: usize = 128;
 /// Longest event, in bytes; the rest of one that is longer is thrown away.
 const EVENT_BYTES_MAX: usize = 8 << 20;
+/// Most that is kept of what is said of a failure, in characters.
+const ERROR_CHARS_MAX: usize = 200;
 
 /// What an event says.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -29,8 +31,8 @@ pub enum Event {
         /// Tokens generated.
         generated: u64,
     },
-    /// Something went wrong.
-    Error,
+    /// Something went wrong, and what is said of it.
+    Error(String),
     /// The stream's proper end.
     Done,
 }
@@ -67,13 +69,20 @@ impl Splitter {
     }
 }
 
+/// What an answer says of its failure, in one line that is not long.
+pub fn error(answer: &Value) -> String {
+    let places = ["/error/message", "/error", "/message", "/detail"];
+    let said = places.iter().find_map(|place| answer.pointer(place)?.as_str()).unwrap_or_default();
+    said.split_whitespace().collect::<Vec<_>>().join(" ").chars().filter(|c| !c.is_control()).take(ERROR_CHARS_MAX).collect()
+}
+
 fn read(data: &[u8], events: &mut Vec<Event>) {
     if data == b"[DONE]" {
         return events.push(Event::Done);
     }
     let Ok(chunk) = serde_json::from_slice::<Value>(data) else { return };
     if chunk.get("error").is_some_and(|error| !error.is_null()) {
-        return events.push(Event::Error);
+        return events.push(Event::Error(error(&chunk)));
     }
     for choice in chunk["choices"].as_array().into_iter().flatten() {
         let index = choice["index"].as_u64().and_then(|index| usize::try_from(index).ok()).unwrap_or(0);
@@ -121,8 +130,9 @@ mod tests {
     fn errors_and_what_is_nothing() {
         let mut events = Vec::new();
         let mut splitter = Splitter::default();
-        splitter.push(b"data: {\"error\":{\"message\":\"x\"}}\n\ndata: junk\n\ndata: {}\n\ndata: {\"choices\":7}\n\n", &mut events);
-        assert_eq!(events, [Event::Error]);
+        splitter
+            .push(b"data: {\"error\":{\"message\":\"x\\n\\u001by\"}}\n\ndata: junk\n\ndata: {}\n\ndata: {\"choices\":7}\n\n", &mut events);
+        assert_eq!(events, [Event::Error("x y".to_owned())]);
         splitter.push(b"data: {\"choices\":[{\"delta\":{\"tool_calls\":[{}]}}]}\n\n", &mut events);
         assert_eq!(events.len(), 2);
     }

@@ -9,7 +9,7 @@ use http::Method;
 use serde_json::{Value, json};
 
 use super::boundary::Way;
-use super::caller::{Ask, By, Caller, CallerError, End, Target};
+use super::caller::{Ask, By, Caller, CallerError, End, Read, Target};
 use super::cpu::Processes;
 use super::hop::Named;
 use super::logbook::LogFile;
@@ -180,6 +180,8 @@ impl Stack {
         }
         if self.ignores_eos {
             body["ignore_eos"] = json!(true);
+            // A small model that may not end says one word for ever, and litellm takes that for a failure.
+            body["frequency_penalty"] = json!(0.5);
         }
         Ask { path: "/v1/chat/completions", body, id: id.to_owned(), by: By::Http1 }
     }
@@ -191,11 +193,7 @@ impl Stack {
             let mut caller = Caller::ask(&self.target, ask).await.map_err(|e| control(e.to_string()))?;
             match caller.rest().await {
                 End::Complete => Ok(caller),
-                how => Err(control(format!(
-                    "{how:?} after {} tokens, status {:?}",
-                    caller.read.tokens.len(),
-                    caller.read.head.map(|(_, status)| status)
-                ))),
+                how => Err(control(ended_badly(&caller.read, how))),
             }
         };
         tokio::time::timeout(patience, all).await.map_err(|_| control(format!("it had not ended after {patience:?}")))?
@@ -252,6 +250,14 @@ impl Stack {
     }
 }
 
+/// How an answer ended that should have been whole.
+fn ended_badly(read: &Read, how: End) -> String {
+    let what = if how == End::Error { "an error came" } else { "its connection was closed" };
+    let status = read.head.map_or_else(|| "no status".to_owned(), |(_, status)| format!("status {status}"));
+    let said = read.error.as_deref().filter(|said| !said.is_empty()).map(|said| format!(": {said}")).unwrap_or_default();
+    format!("{what} behind {} tokens, {status}{said}", read.tokens.len())
+}
+
 /// A text of so many short words that nobody has computed before: it begins with what is its own.
 pub fn words(seed: u64, id: &str, count: usize) -> String {
     const WORDS: [&str; 16] = [
@@ -273,6 +279,32 @@ pub fn words(seed: u64, id: &str, count: usize) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_answer_that_ended_badly_is_told_with_what_the_stack_said() {
+        let read = Read { head: Some((Instant::now(), 200)), error: Some("too often".to_owned()), ..Read::default() };
+        assert_eq!(ended_badly(&read, End::Error), "an error came behind 0 tokens, status 200: too often");
+        assert_eq!(ended_badly(&Read::default(), End::Broken), "its connection was closed behind 0 tokens, no status");
+    }
+
+    #[test]
+    fn answers_have_their_length_and_do_not_repeat_themselves_where_that_is_understood() {
+        let target = Target::parse("http://127.0.0.1:1").expect("a URL");
+        let mut stack = Stack {
+            target,
+            model: "m".to_owned(),
+            counters: None,
+            processes: None,
+            taps: Vec::new(),
+            way: Way::default(),
+            logs: Vec::new(),
+            ignores_eos: true,
+        };
+        let ask = |stack: &Stack| stack.ask("i", "p", true, 8).body;
+        assert_eq!((&ask(&stack)["ignore_eos"], &ask(&stack)["frequency_penalty"]), (&json!(true), &json!(0.5)));
+        stack.ignores_eos = false;
+        assert!(ask(&stack).get("ignore_eos").is_none() && ask(&stack).get("frequency_penalty").is_none());
+    }
 
     #[test]
     fn two_prompts_differ_from_their_beginning_on_and_one_is_always_the_same() {

@@ -5,6 +5,8 @@
 //!
 //! Invariant: between the departure and the look at what is left nothing is asked of the stack but what the settings say.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
@@ -27,6 +29,8 @@ const NEAR: u64 = 3;
 const BUFFERED_TOKENS: u64 = 20_000;
 /// Looks in a row that must not count a request for it to be gone.
 pub(super) const GONE_LOOKS: usize = 2;
+/// How often a phase that was missed is tried again. One in which no head can be had without a token is missed every time.
+const MISSED_MAX: u32 = 2;
 /// Answers that a try may wait for, one after the other: fillers, and what they leave waiting.
 const WHOLES: u32 = 8;
 
@@ -46,11 +50,30 @@ pub struct Bench<'a> {
 pub(super) struct Fillers {
     pub(super) tasks: JoinSet<Option<Read>>,
     pub(super) sent: usize,
+    ended: Arc<AtomicUsize>,
+}
+
+impl Fillers {
+    /// Those that have not ended: asked behind a look, it is never more than what was there at the look.
+    pub(super) fn live(&self) -> f64 {
+        self.sent.saturating_sub(self.ended.load(Ordering::Relaxed)) as f64
+    }
 }
 
 impl Bench<'_> {
-    /// Tries a cell once.
+    /// Tries a cell, and again where its phase was missed: what comes before or behind its time says nothing of it.
     pub async fn one(&self, cell: Cell, number: u64) -> Try {
+        let mut seen = self.once(cell, &number.to_string()).await;
+        for again in 1..=MISSED_MAX {
+            if seen.void.is_none() || seen.entered.is_some() || cell.phase == Phase::Headers {
+                break;
+            }
+            seen = self.once(cell, &format!("{number}.{again}")).await;
+        }
+        seen
+    }
+
+    async fn once(&self, cell: Cell, number: &str) -> Try {
         let id = format!("verify-{}-{}-{number}", cell.to_string().replace(['/', '='], "-"), self.settings.seed);
         let mut seen = Try { id: id.clone(), ..Try::default() };
         let patience = self.patience();
@@ -95,7 +118,7 @@ impl Bench<'_> {
         }
         seen.asked_tokens = self.pace.tokens * u64::from(cell.n);
         let mut caller = Caller::ask(&self.stack.target, ask).await.map_err(|e| format!("it could not be sent: {e}"))?;
-        seen.entered = self.enter(cell, &mut caller, fillers.sent).await?;
+        seen.entered = self.enter(cell, &mut caller, &fillers).await?;
         let last = self.look_at(zero).await;
         let sent = caller.sent;
         if let Some((_, left)) = deadline {
@@ -114,7 +137,7 @@ impl Bench<'_> {
         let mut kept = left.kept;
         let held = before.as_ref().filter(|_| fillers.sent == 0).and_then(Held::of);
         let cpu = Cpu { sampler: sampler.as_ref(), resting, sent, left: left.at };
-        let engine = self.watch(cell, left.at, &mut kept, fillers.sent, held, &cpu).await;
+        let engine = self.watch(cell, left.at, &mut kept, &fillers, held, &cpu).await;
         seen.cpu = cpu.saw().filter(|_| fillers.sent == 0);
         if let Some(kept) = &kept {
             seen.client = client(&kept.read, sent, left.at);
@@ -127,8 +150,21 @@ impl Bench<'_> {
             let saw = tap.saw(id, left.at).await.map_err(|e| format!("a tap does not answer: {e}"))?;
             seen.taps.push(saw);
         }
+        if others > 0.0 {
+            self.given(id, seen, left.at).await;
+        }
         seen.record = self.record(id).await;
         Ok(())
+    }
+
+    /// How often the engine was given a request that waited, by the tap in front of it: sums have other work in them, such as what a gateway
+    /// asks for itself. A tap that did not see those who took the slots, either, is blind here.
+    async fn given(&self, id: &str, seen: &mut Try, left: Instant) {
+        let (Some(tap), Some(saw), Some(engine)) = (self.stack.taps.last(), seen.taps.last(), seen.engine.as_mut()) else { return };
+        if engine.asked.is_none() && self.stack.way.is_before_engine(&saw.name) {
+            let filler = tap.saw(&format!("{id}-filler-0"), left).await;
+            engine.asked = filler.ok().filter(|filler| filler.requests > 0).map(|_| saw.requests as f64);
+        }
     }
 
     /// The verdict on what nobody can try here.
@@ -223,26 +259,29 @@ impl Bench<'_> {
                 let name = format!("{id}-filler-{}", fillers.sent);
                 let ask = self.stack.ask(&name, &words(self.settings.seed, &name, 8), true, self.settings.max_tokens);
                 let mut caller = Caller::ask(&self.stack.target, ask).await.map_err(|e| format!("a filler could not be sent: {e}"))?;
-                fillers.tasks.spawn(async move { (caller.rest().await == End::Complete).then_some(caller.read) });
+                let ended = Arc::clone(&fillers.ended);
+                fillers.tasks.spawn(async move {
+                    let how = caller.rest().await;
+                    ended.fetch_add(1, Ordering::Relaxed);
+                    (how == End::Complete).then_some(caller.read)
+                });
                 fillers.sent += 1;
             }
             // Each of them is counted somewhere before the next wave is sent, or waits where nobody counts.
-            let (mut same, mut waits, mut last) = (0, 0, None);
+            let (mut same, mut waits, mut outside, mut last) = (0, 0, 0, None);
             while same < GONE_LOOKS {
                 tokio::time::sleep(self.every()).await;
                 let look = counters.look(zero).await.ok_or("the engine's counters cannot be read")?;
                 let counted = present(&look);
                 // One that has just come waits for a moment, too.
                 waits = if look.waiting.is_some_and(|waiting| waiting >= 1.0) { waits + 1 } else { 0 };
-                if waits > GONE_LOOKS {
+                // Some may wait before the engine.
+                outside = if counted.is_some_and(|counted| counted < fillers.live()) { outside + 1 } else { 0 };
+                if waits > GONE_LOOKS || outside > GONE_LOOKS {
                     return Ok(());
                 }
-                same = if counted == last && waits == 0 { same + 1 } else { 0 };
+                same = if counted == last && waits == 0 && outside == 0 { same + 1 } else { 0 };
                 last = counted;
-            }
-            if last.is_some_and(|counted| counted < fillers.sent as f64) {
-                // Some wait before the engine.
-                return Ok(());
             }
         }
         let sent = fillers.sent;
@@ -250,17 +289,22 @@ impl Bench<'_> {
     }
 
     /// Brings a request into its phase. By what that was seen.
-    async fn enter(&self, cell: Cell, caller: &mut Caller, fillers: usize) -> Result<Option<Source>, String> {
+    async fn enter(&self, cell: Cell, caller: &mut Caller, fillers: &Fillers) -> Result<Option<Source>, String> {
         let over = |what: &str| Err(format!("its answer {what} before it could be left"));
         match (cell.phase, cell.streaming) {
             (Phase::Queued, _) => {
                 let Some(counters) = &self.stack.counters else { return Err("nobody sees that a request waits".to_owned()) };
                 let zero = Instant::now();
                 for _ in 0..GONE_LOOKS {
-                    tokio::time::sleep(self.every()).await;
+                    // What has a token waits no more, whatever waits beside it.
+                    match tokio::time::timeout(self.every(), caller.tokens(1)).await {
+                        Ok(true) => return Err("its turn came before it could be left".to_owned()),
+                        Ok(false) => return over("ended"),
+                        Err(_) => {}
+                    }
                     let look = counters.look(zero).await.ok_or("the engine's counters cannot be read")?;
                     let waits = look.waiting.is_some_and(|waiting| waiting >= 1.0);
-                    let is_outside = present(&look).is_some_and(|counted| counted < (fillers + 1) as f64);
+                    let is_outside = present(&look).is_some_and(|counted| counted < fillers.live() + 1.0);
                     if !(waits || is_outside) {
                         return Err("a slot was free for it".to_owned());
                     }
@@ -337,7 +381,7 @@ impl Bench<'_> {
         let asked = self.stack.target.ask(Method::POST, &by.path.replace("{id}", id), Bytes::from(body)).await;
         let status = asked.map_err(|e| format!("the cancel could not be sent: {e}"))?.0;
         if status != by.status {
-            return Err(format!("the cancel was answered with {status}"));
+            return Err(format!("the cancel was answered with {status}: this stack has none, or it is not switched on"));
         }
         Ok((left, by.proves.then_some(true)))
     }

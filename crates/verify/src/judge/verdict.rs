@@ -188,6 +188,7 @@ impl Work {
             return Verdict::NotProven { missing: missing.to_owned() };
         }
         if cell.phase == Phase::Queued
+            && seen.engine.as_ref().is_none_or(|engine| engine.asked != Some(0.0))
             && let Some(begun) = self.begun()
         {
             return fail(Fault::QueuedIsBegun, begun);
@@ -212,13 +213,17 @@ impl Work {
     fn goes_on(&self, cell: Cell, seen: &Try, tolerance: &Tolerance) -> Option<Verdict> {
         let left = (seen.asked_tokens.saturating_sub(seen.client.tokens)) as f64;
         let is_late = self.stop_ms.is_some_and(|ms| ms > tolerance.stop_ms);
+        // Sums that were taken at rest know how much was made: an end that looks like the answer's own is none if most of it was not made.
+        // `llama-server` ends an answer that it gave up like one that is whole; other work may keep a processor busy.
+        let counts = |engine: &super::result::EngineSaw| engine.tokens_after.is_some() && engine.gone_ms.is_none() && !engine.polled;
+        let stopped_short = seen.engine.as_ref().is_some_and(counts) && self.tokens.is_some_and(|tokens| tokens < 0.8 * left);
         let is_long = self.prompt.is_some_and(|tokens| tokens > tolerance.prompt_tokens);
         let fault = match self.tokens {
             Some(tokens) if tokens > tolerance.tokens && tokens >= 0.8 * left => Fault::NeverStops,
             Some(tokens) if tokens > tolerance.tokens => Fault::StopsLate,
             // Nothing was written before the first token, and then it stopped.
             Some(1.0..=2.0) if cell.phase == Phase::Prefill && (is_late || is_long) => Fault::StopsAtNextWrite,
-            _ if self.outlived => Fault::NeverStops,
+            _ if self.outlived && !stopped_short => Fault::NeverStops,
             _ if is_late => Fault::StopsLate,
             _ if is_long => Fault::StopsLate,
             _ => return None,
@@ -315,6 +320,35 @@ mod tests {
         let cpu = |quiet_ms| Try { engine: None, cpu: Some(CpuSaw { busy: 1.0, idle: 0.0, quiet_ms }), ..tried(None, None) };
         assert_eq!(verdict(CELL, cpu(Some(100.0))), Verdict::Pass);
         assert_eq!(fault(verdict(CELL, cpu(None))), Some(Fault::NeverStops));
+    }
+
+    /// As `llama-server` ends an answer that it gave up, with its sums looked at before and after only.
+    #[test]
+    fn an_end_that_looks_whole_is_none_if_most_was_not_made() {
+        let tap = TapSaw { requests: 1, down_closed_ms: Some(1.0), complete: true, last_byte_ms: Some(900.0), ..TapSaw::default() };
+        let made = |tokens| {
+            let engine = EngineSaw { tokens_after: Some(tokens), ..EngineSaw::default() };
+            Try { engine: Some(engine), taps: vec![tap.clone()], ..tried(None, None) }
+        };
+        assert_eq!(verdict(CELL, made(9.0)), Verdict::Pass);
+        assert_eq!(fault(verdict(CELL, made(44.0))), Some(Fault::StopsLate));
+        assert_eq!(fault(verdict(CELL, made(97.0))), Some(Fault::NeverStops));
+        let noise = CpuSaw { busy: 1.0, idle: 0.0, quiet_ms: None };
+        assert_eq!(verdict(CELL, Try { cpu: Some(noise), ..made(9.0) }), Verdict::Pass);
+    }
+
+    /// kvit's gateway asks vLLM for two tokens of its own to see that a step is over.
+    #[test]
+    fn what_was_never_given_to_the_engine_was_not_begun() {
+        let queued = Cell { phase: Phase::Queued, ..CELL };
+        let asked = |asked| {
+            let seen = tried(Some(4.0), Some(60.0));
+            Try { engine: seen.engine.map(|engine| EngineSaw { asked, ..engine }), ..seen }
+        };
+        assert_eq!(verdict(queued, asked(Some(0.0))), Verdict::Pass);
+        assert_eq!(fault(verdict(queued, asked(Some(1.0)))), Some(Fault::QueuedIsBegun));
+        assert_eq!(fault(verdict(queued, asked(None))), Some(Fault::QueuedIsBegun));
+        assert_eq!(fault(verdict(queued, asked(Some(2.0)))), Some(Fault::AskedAgain));
     }
 
     #[test]

@@ -30,7 +30,7 @@ impl Bench<'_> {
         cell: Cell,
         zero: Instant,
         kept: &mut Option<Caller>,
-        fillers: usize,
+        fillers: &Fillers,
         held: Option<Held>,
         cpu: &Cpu<'_>,
     ) -> Option<EngineSaw> {
@@ -39,7 +39,6 @@ impl Bench<'_> {
         let until = zero + natural.max(Duration::from_secs_f64(self.settings.stop_ms / 1e3) * 2);
         let counters = self.stack.counters.as_ref();
         let mut saw = EngineSaw { polled: self.polls(), ..EngineSaw::default() };
-        let base = fillers as f64;
         let mut gone = 0;
         let mut first_gone = None;
         // What a request held may come back behind the request; it has as long for that as its work has for its end.
@@ -64,7 +63,7 @@ impl Bench<'_> {
                 && let Some(look) = counters.look(zero).await
             {
                 let is_gone = present(&look).is_some_and(|counted| {
-                    if cell.phase == Phase::Queued { look.waiting == Some(0.0) || counted <= base } else { counted == 0.0 }
+                    if cell.phase == Phase::Queued { look.waiting == Some(0.0) || counted <= fillers.live() } else { counted == 0.0 }
                 });
                 if is_gone {
                     first_gone = first_gone.or(Some(look.ended_ms));
@@ -84,7 +83,7 @@ impl Bench<'_> {
                 }
             }
             // Without looks the processor's time is what ends the watch; half a second of rest is no pause between two tokens.
-            if !self.polls() && fillers == 0 && cpu.rests_since(zero).is_some_and(|rests| rests >= RESTED) {
+            if !self.polls() && fillers.sent == 0 && cpu.rests_since(zero).is_some_and(|rests| rests >= RESTED) {
                 break;
             }
         }

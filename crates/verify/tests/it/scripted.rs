@@ -257,7 +257,8 @@ async fn request(socket: &mut TcpStream) -> std::io::Result<(String, String)> {
 }
 
 async fn reply(socket: &mut TcpStream, status: &str, body: &str) -> std::io::Result<()> {
-    let text = format!("HTTP/1.1 {status}\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n{body}", body.len());
+    let text =
+        format!("HTTP/1.1 {status}\r\ncontent-type: application/json\r\ncontent-length: {}\r\nconnection: close\r\n\r\n{body}", body.len());
     socket.write_all(text.as_bytes()).await
 }
 
@@ -273,6 +274,8 @@ async fn connection(mut socket: TcpStream, world: &Mutex<World>, wrong: Wrong) -
     }
     match path.as_str() {
         "/v1/models" => reply(&mut socket, "200 OK", r#"{"data":[{"id":"scripted"}]}"#).await,
+        // What routers look at before they send anything.
+        "/health" => reply(&mut socket, "200 OK", "{}").await,
         "/metrics" => {
             let page = held(world).counters();
             reply(&mut socket, "200 OK", &page).await

@@ -178,6 +178,11 @@ const CASES: &[Case] = &[
         ],
     ),
     (
+        "llamacpp-looks-each-second",
+        ["early/close/whole", "stops-late", "llamacpp", ""],
+        &[["early/close/stream", "stops-late", "llamacpp", ""], ["early/close/whole", "stops-late", "vllm", ""]],
+    ),
+    (
         "llamacpp-looks-when-idle",
         ["queued/close/stream", "queued-is-begun", "llamacpp", ""],
         &[["queued/close/stream", "queued-is-begun", "vllm", ""], ["queued/close/stream", "asked-again", "llamacpp", ""]],

@@ -141,3 +141,17 @@ fn a_report_of_an_older_release_says_it_by_its_times() {
     let of = |crossed_ms, by| Boundary { name: String::new(), crossed: None, crossed_ms, by }.is_crossed();
     assert_eq!((of(Some(1.0), Some(Source::Tap)), of(None, Some(Source::Tap)), of(None, None)), (Some(true), Some(false), None));
 }
+
+/// As routers that notice a departure only when they write, in front of an engine that is told as soon as they do.
+#[test]
+fn a_request_that_waited_was_lost_where_something_passed_before_the_close() {
+    let queued = Cell { phase: Phase::Queued, ..CELL };
+    let lost = |events_after, events_after_close| {
+        let late = TapSaw { events_after, events_after_close, ..tap("vllm", Some(900.0)) };
+        let tries = vec![tried(false, &[tap("router", Some(0.1)), late], &[])];
+        judge(queued, tries, &Tolerance::default(), &way("router vllm")).lost_at
+    };
+    assert_eq!(lost(2, 0).as_deref(), Some("router → vllm"));
+    assert_eq!(lost(1, 1).as_deref(), Some("vllm → work"));
+    assert_eq!(lost(0, 0).as_deref(), Some("vllm → work"));
+}

@@ -237,6 +237,10 @@ class Stacks:
             first, _ = judged(engine, stack, self.args, here / "1")
             result = reduced(name, engine, stack, first)
             said = known.faults(result)
+            if said and self.args.retry:
+                self.say(f"{where}: " + "; ".join(said) + ": judged again")
+                result = reduced(name, engine, stack, judged(engine, stack, self.args, here / "again")[0])
+                said = known.faults(result)
             if self.args.twice:
                 second, compared = judged(engine, stack, self.args, here / "2", here / "1" / "report.json")
                 again = reduced(name, engine, stack, second)
@@ -270,6 +274,8 @@ def main():
     parser.add_argument("--engine", action="append", choices=ENGINES, help=in_front)
     parser.add_argument("--quick", action="store_true", help=f"only {', '.join(QUICK)}")
     parser.add_argument("--twice", action="store_true", help="judge each twice; the verdicts have to be the same")
+    once = "judge a stack again that is not as it is known; what is found then counts, and the first time is told"
+    parser.add_argument("--retry", action="store_true", help=once)
     starts = "starts the engine: as COMMAND PORT SLOTS THREADS, vLLM as COMMAND PORT OPTIONS"
     parser.add_argument("--server-cmd", metavar="COMMAND", help=starts)
     parser.add_argument("--threads", type=int, default=1, help="of llama-server and kvit serve (default: %(default)s)")

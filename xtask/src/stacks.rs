@@ -3,6 +3,7 @@
 //! Invariant: the matrix in the document is what the last successful run with `--write` printed.
 
 use crate::process::{command, run as run_command, written};
+use crate::test::Count;
 
 /// Where the matrix stands.
 const DOCUMENT: &str = "docs/stacks.md";
@@ -18,6 +19,40 @@ pub fn run(args: &[&str]) -> anyhow::Result<()> {
     }
     run_command(command("python3").arg("bench/stacks/run.py").args(written(args, DOCUMENT)))
 }
+
+/// What every test run judges: the scripted engine, alone and behind nginx and haproxy, and `kvit serve`; then a real llama-server, alone,
+/// behind them and behind `kvit gateway`. Each counts as one test. A machine that does something else for a moment shows a stack as it is not:
+/// one that is not as it is known is judged again, and the log has both.
+///
+/// # Errors
+/// As [`run`], or a llama-server that cannot be built.
+pub fn quick(engine: Quick, model: &std::path::Path) -> anyhow::Result<Count> {
+    let args = ["--quick", "--retry", "--engine"];
+    match engine {
+        Quick::Scripted => run(&[&args[..], &["scripted"]].concat())?,
+        Quick::Llama => {
+            run_command(command("cargo").args(["build", "--package", "kvit"]))?;
+            run_command(command("python3").args([LLAMA, "--build"]))?;
+            let server = format!("python3 {LLAMA}");
+            let behind = ["llamacpp", "--server-cmd", &server, "alone", "nginx", "haproxy", "haproxy-tuned", "kvit-gateway"];
+            let mut driver = command("python3");
+            run_command(driver.arg("bench/stacks/run.py").args(&args[1..]).args(behind).env("KVIT_TEST_MODEL", model))?;
+        }
+    }
+    Ok(Count { passed: 1, failed: 0 })
+}
+
+/// In front of what the quick part stands.
+#[derive(Clone, Copy, Debug)]
+pub enum Quick {
+    /// The scripted engine, and `kvit serve`.
+    Scripted,
+    /// A llama-server that is built for this machine.
+    Llama,
+}
+
+/// Builds and starts it.
+const LLAMA: &str = "bench/llama_cpp_server.py";
 
 /// Whether the scripted engine is asked for.
 fn scripted(args: &[&str]) -> bool {

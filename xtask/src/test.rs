@@ -9,6 +9,7 @@ use anyhow::{Context, bail};
 
 use crate::postgres::{self, Postgres};
 use crate::process::{command, listen, run as run_command};
+use crate::stacks::{self, Quick};
 use crate::{proof, sdk};
 
 /// What the runners counted.
@@ -51,6 +52,8 @@ pub fn run(long: bool) -> anyhow::Result<()> {
             }
             simulate(&mut total, long, &mut closing);
             part(&mut total, "clients", sdk::run(&model, &[]));
+            part(&mut total, "stacks", stacks::quick(Quick::Scripted, &model));
+            part(&mut total, "stacks with llama-server", stacks::quick(Quick::Llama, &model));
         }
     }
     closing.iter().for_each(|line| println!("{line}"));

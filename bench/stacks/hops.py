@@ -140,7 +140,8 @@ def how(hop):
         make = [] if pathlib.Path(python(hop.venv)).exists() else [[sys.executable, "-m", "venv", str(folder)]]
         return [*make, [python(hop.venv), "-m", "pip", "install", "-q", *PACKAGES[hop.venv]]]
     if hop.kind.program in SYSTEM:
-        return [["apt-get", "install", "-y", "-q", "--no-install-recommends", hop.kind.program]]
+        # A new machine has no lists of packages yet.
+        return [["apt-get", "-q", "update"], ["apt-get", "install", "-y", "-q", "--no-install-recommends", hop.kind.program]]
     return [["cargo", "build", "-p", "kvit"]]
 
 

@@ -62,7 +62,7 @@ def table(found):
     versions = ", ".join(f"{name} {version}".strip() for name, version in found["gateways"].items() if name != "direct")
     lines = [
         f"{found['engine']} {found['version']}{setup}, {found['slots']} slots; {versions}; on {found['machine']}, {found['date']}. "
-        f"{found['each']} tries a cell; what is not longer apart than {found['resolution_s']:.1f} s is the same (a look and a step of the "
+        f"{found['each']} {'try' if found['each'] == 1 else 'tries'} a cell; what is not longer apart than {found['resolution_s']:.1f} s is the same (a look and a step of the "
         f"engine); prefill of a cell without a token: about {found['prompt_s']:.1f} s; "
         f"{found['tokens'][2]} tokens at most; early is from token {found['tokens'][0]} on, late from token {found['tokens'][1]} on.",
         "",

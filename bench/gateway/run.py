@@ -234,8 +234,8 @@ def measure(args, log, folder):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--kvit", default="target/release/kvit", help="the binary (default: %(default)s)")
-    parser.add_argument("--load", default="target/release/gateway-bench", help="upstream and callers (default: %(default)s)")
+    parser.add_argument("--kvit", default="target/dist/kvit", help="the binary (default: %(default)s)")
+    parser.add_argument("--load", default="target/dist/gateway-bench", help="upstream and callers (default: %(default)s)")
     parser.add_argument("--gateway", action="append", help="only these, by name; may be given several times")
     parser.add_argument("--rounds", type=int, default=5, help="default: %(default)s")
     parser.add_argument("--streams", type=int, default=40, help="at once (default: %(default)s)")

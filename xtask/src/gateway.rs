@@ -12,7 +12,7 @@ const DOCUMENT: &str = "docs/gateway-bench.md";
 /// # Errors
 /// Anything that does not build, start or measure.
 pub fn run(args: &[&str]) -> anyhow::Result<()> {
-    run_command(command("cargo").args(["build", "--release", "--package", "kvit", "--package", "gateway-bench"]))?;
+    run_command(command("cargo").args(["build", "--profile", "dist", "--package", "kvit", "--package", "gateway-bench"]))?;
     run_command(command("python3").arg("bench/gateway/run.py").args(written(args, DOCUMENT)))
 }
 

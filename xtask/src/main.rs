@@ -18,8 +18,9 @@ const USAGE: &str = "usage: cargo xtask COMMAND
 
   test [--long]   everything that must hold before a change lands; --long adds what takes minutes
   sdk [KIND ...]  only the tests with real clients against a started server: python, node, browser, upstream, or all
-  sdk upstream [--write]
-                  the clients through a gateway to the real engine that KVIT_TEST_UPSTREAM names; --write: into docs/upstreams.md
+  sdk upstream [--litellm] [--litellm-cancel] [--write]
+                  the clients through a gateway to the real engine that KVIT_TEST_UPSTREAM names (its key in KVIT_TEST_KEY_FILE), or to
+                  LiteLLM before it, or before a scripted one where none is named; --write: into docs/upstreams.md
   tidy            only the house's rules: sizes, headers, imports, contract clauses
   with-postgres CMD [ARGS]   a command with a PostgreSQL server, which ends with it, in KVIT_TEST_POSTGRES
   bench [ARGS]    kvit against llama.cpp (bench/llama_cpp.py)

@@ -61,7 +61,7 @@ pub(crate) struct Entry {
 /// What the mutex guards.
 #[derive(Default)]
 pub(crate) struct Table {
-    pub(crate) entries: HashMap<RunKey, Entry>,
+    pub(crate) entries: observe::ByRun<Entry>,
     /// The live run of each `Idempotency-Key`; as many at most as there are entries.
     pub(crate) joinable: HashMap<JoinKey, RunKey>,
     /// Questions that a worker was sent and has not answered.

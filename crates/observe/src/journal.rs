@@ -46,6 +46,9 @@ impl Default for Limits {
     }
 }
 
+/// What is known by run. Its hash has a random key, since callers choose the ids.
+pub type ByRun<T> = HashMap<RunKey, T, ahash::RandomState>;
+
 /// The process's journal. A clone is the same journal.
 #[derive(Clone)]
 pub struct Journal(Arc<Shared>);
@@ -59,7 +62,7 @@ struct Shared {
 #[derive(Default)]
 struct State {
     ring: VecDeque<Record>,
-    runs: HashMap<RunKey, Run>,
+    runs: ByRun<Run>,
     /// Runs in order of acceptance.
     order: BTreeMap<u64, RunKey>,
     /// Runs that are over, by their place in `order`, in the order in which they came to be.

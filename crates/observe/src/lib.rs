@@ -23,7 +23,7 @@ pub use clock::Clock;
 pub use evicted::Recall;
 pub use fold::AttemptKnown;
 pub use holdings::{Holdings, Process, StoreHoldings};
-pub use journal::{Journal, Limits};
+pub use journal::{ByRun, Journal, Limits};
 pub use metrics::{Scrape, WorkerScrape};
 pub use outside::Outside;
 pub use runs::{PAGE_MAX, RunFilter, RunPage};

@@ -277,16 +277,12 @@ impl Answer {
     fn poll_body(&mut self, cx: &mut Context<'_>) -> Poll<Result<Option<Bytes>, Lost>> {
         loop {
             let Some(conn) = &mut self.conn else { return Poll::Ready(Ok(None)) };
-            let mut frame = Pin::new(&mut self.body).poll_frame(cx);
-            let mut looked = self.empty;
-            if frame.is_pending() {
-                // What is read now is in the body's hands at once.
-                looked = Instant::now();
-                let over = conn.drive(cx);
-                frame = Pin::new(&mut self.body).poll_frame(cx);
-                if over && frame.is_pending() {
-                    return Poll::Ready(Err(Lost::BrokeOff));
-                }
+            // What is read now is in the body's hands at once.
+            let looked = Instant::now();
+            let over = conn.drive(cx);
+            let frame = Pin::new(&mut self.body).poll_frame(cx);
+            if over && frame.is_pending() {
+                return Poll::Ready(Err(Lost::BrokeOff));
             }
             match frame {
                 Poll::Ready(Some(Ok(frame))) => {
@@ -295,7 +291,7 @@ impl Answer {
                     if self.bytes > self.limits.answer_bytes_max {
                         return Poll::Ready(Err(Lost::TooLong(self.limits.answer_bytes_max)));
                     }
-                    self.moved = Instant::now();
+                    self.moved = looked;
                     return Poll::Ready(Ok(Some(data)));
                 }
                 Poll::Ready(Some(Err(e))) => return Poll::Ready(Err(in_body(&e))),

@@ -70,6 +70,8 @@ pub struct UpstreamConfig {
     pub models: Vec<String>,
     /// Generated tokens of a request that names no number of them; `None` to leave it so. Default none.
     pub cap: Option<u32>,
+    /// It heeds `max_tokens` and no newer word for it. Default no.
+    pub max_tokens_only: bool,
     /// Runs that fail by it in a row, after which it gets no new ones. Default 5.
     pub failures_max: u32,
     /// How long it gets none then, before one is tried; doubles with each that fails. Default 1 s.
@@ -130,6 +132,7 @@ impl UpstreamConfig {
             slots: None,
             models: Vec::new(),
             cap: None,
+            max_tokens_only: false,
             failures_max: 5,
             open: Duration::from_secs(1),
             open_max: Duration::from_secs(60),

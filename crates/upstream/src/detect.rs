@@ -71,6 +71,7 @@ impl Seen {
 
     fn word(&self) -> String {
         match self {
+            Seen::Answer(status @ (401 | 403), _) => format!("status {status}: it wants a key, or another one (key_file)"),
             Seen::Answer(status, _) => format!("status {status}"),
             Seen::Nothing(error) => error.to_string(),
             Seen::NotAsked => "not asked".to_owned(),
@@ -297,6 +298,8 @@ mod tests {
         let found = decide(None, &Answers { models: slow(), metrics: slow(), ..answers() });
         assert_eq!(found.kind, Kind::OpenAi);
         assert!(found.why.contains("no head of an answer came in time"), "{}", found.why);
+        let found = decide(None, &Answers { models: Seen::Answer(401, String::new()), ..answers() });
+        assert!(found.why.contains("/v1/models: status 401: it wants a key, or another one (key_file)"), "{}", found.why);
         let huge = good(r#"{"total_slots":99999999999}"#);
         assert_eq!(decide(None, &Answers { props: huge, ..answers() }).slots, None);
     }

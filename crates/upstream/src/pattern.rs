@@ -8,7 +8,7 @@
 
 use std::borrow::Cow;
 
-use super::json::{Choice, Said};
+use super::json::Choice;
 use super::sse::{Chunk, Event};
 
 /// Longest event that is remembered.
@@ -23,15 +23,18 @@ pub(crate) struct Pattern {
 }
 
 impl Pattern {
-    /// Reads an event.
+    /// The choice and the text of an event that is like the one before: it says nothing else.
+    pub(crate) fn alike<'a>(&self, event: &'a Event) -> Option<(u32, &'a str)> {
+        let data = event.data.as_deref().filter(|_| event.name.is_none())?;
+        Some((self.index, self.text(data)?))
+    }
+
+    /// Reads an event that is not.
     pub(crate) fn read<'a>(&mut self, event: &'a Event) -> Chunk<'a> {
-        let Some(data) = event.data.as_deref().filter(|_| event.name.is_none()) else { return event.read() };
-        if let Some(text) = self.text(data) {
-            let choice = Choice { index: self.index, text: Cow::Borrowed(text), generated: true, ..Choice::default() };
-            return Chunk { said: Said { choices: vec![choice], ..Said::default() }, ..Chunk::default() };
-        }
         let chunk = event.read();
-        self.learn(data, &chunk);
+        if let Some(data) = event.data.as_deref().filter(|_| event.name.is_none()) {
+            self.learn(data, &chunk);
+        }
         chunk
     }
 
@@ -66,10 +69,18 @@ impl Pattern {
 
 #[cfg(test)]
 mod tests {
+    use super::super::json::Said;
     use bytes::Bytes;
     use proptest::prelude::*;
 
     use super::*;
+
+    /// What whoever uses it knows of an event.
+    fn known<'a>(pattern: &mut Pattern, event: &'a Event) -> Chunk<'a> {
+        let Some((index, text)) = pattern.alike(event) else { return pattern.read(event) };
+        let choice = Choice { index, text: Cow::Borrowed(text), generated: true, ..Choice::default() };
+        Chunk { said: Said { choices: vec![choice], ..Said::default() }, ..Chunk::default() }
+    }
 
     fn event(data: &str) -> Event {
         Event { raw: Bytes::new(), data: Some(Bytes::copy_from_slice(data.as_bytes())), name: None }
@@ -84,7 +95,7 @@ mod tests {
         let mut pattern = Pattern::default();
         for text in ["a", " bc", "π"] {
             let event = event(&chunk(text));
-            assert_eq!(pattern.read(&event), event.read());
+            assert_eq!(known(&mut pattern, &event), event.read());
         }
         assert_eq!(pattern.text(chunk("whatever").as_bytes()), Some("whatever"));
         // Empty, with an escape, with a quote, of another choice: each is read.
@@ -104,12 +115,12 @@ mod tests {
             "no JSON".to_owned(),
         ] {
             let mut pattern = Pattern::default();
-            assert_eq!(pattern.read(&event(&more)), event(&more).read(), "{more}");
+            assert_eq!(known(&mut pattern, &event(&more)), event(&more).read(), "{more}");
             assert!(pattern.before.is_empty(), "{more}");
         }
         let named = Event { name: Some(Bytes::from_static(b"error")), ..event(&chunk("a")) };
         let mut pattern = Pattern::default();
-        assert!(pattern.read(&named).said.error.is_some() && pattern.before.is_empty());
+        assert!(known(&mut pattern, &named).said.error.is_some() && pattern.before.is_empty());
     }
 
     proptest! {
@@ -120,7 +131,7 @@ mod tests {
             for (i, text) in texts.iter().enumerate() {
                 let json = if ids { chunk(text).replace("\"x\"", &format!("\"x{}\"", i / 3)) } else { chunk(text) };
                 let event = event(&json);
-                prop_assert_eq!(pattern.read(&event), event.read());
+                prop_assert_eq!(known(&mut pattern, &event), event.read());
             }
         }
     }

@@ -83,6 +83,12 @@ pub const WORDS: &[Word] = &[
         set: |config, value| number(value, 1, 1 << 24).map(|cap| config.cap = Some(cap)),
     },
     Word {
+        name: "max_tokens_only",
+        default: "no",
+        about: "`yes` or `no`: whether it heeds `max_tokens` alone, as Ollama does. A request that is bounded by another word (`max_completion_tokens`, `n_predict`) gets the same number as `max_tokens` then, for what is read over bounds nothing.",
+        set: |config, value| yes(value).map(|only| config.max_tokens_only = only),
+    },
+    Word {
         name: "key_file",
         default: "none",
         about: "A file with the API key that it is sent (`Authorization: Bearer`), in place of the caller's, which is never sent on.",
@@ -161,13 +167,7 @@ pub const WORDS: &[Word] = &[
         name: "witness",
         default: "yes",
         about: "`yes` or `no`: whether `vllm` is asked for two tokens, and no more at once, where a request was left before it showed any and no caller's own later request shows that a step of the engine is over. Without it such a cancel is `best_effort` on an engine that rests.",
-        set: |config, value| match value {
-            "yes" | "no" => {
-                config.witness = value == "yes";
-                Ok(())
-            }
-            _ => Err(format!("`{value}` is neither yes nor no")),
-        },
+        set: |config, value| yes(value).map(|witness| config.witness = witness),
     },
     Word {
         name: "observe_every_ms",
@@ -212,6 +212,15 @@ pub const WORDS: &[Word] = &[
         set: |config, value| span(value).map(|time| config.idle_keep = time),
     },
 ];
+
+/// `yes` or `no`.
+fn yes(value: &str) -> Result<bool, String> {
+    match value {
+        "yes" => Ok(true),
+        "no" => Ok(false),
+        _ => Err(format!("`{value}` is neither yes nor no")),
+    }
+}
 
 /// The key in a file: its one line.
 fn key(file: &Path) -> Result<Secret, String> {
@@ -281,6 +290,7 @@ mod tests {
             ("http://a,vllm", "the word", "WORD=VALUE"),
             ("http://a,cancel=maybe", "cancel", "`maybe`"),
             ("http://a,open_ms=0", "open_ms", "from 1 to"),
+            ("http://a,max_tokens_only=maybe", "max_tokens_only", "neither yes nor no"),
             ("http://a,key_file=/nowhere/at/all", "key_file", "cannot be read"),
         ] {
             let error = text.parse::<UpstreamConfig>().expect_err(text);

@@ -1,7 +1,7 @@
-"""What vLLM, llama.cpp and SGLang answer, each in its own form: who it is, its counters, the chunks of a stream, an answer, an error.
+"""What vLLM, llama.cpp, SGLang and Ollama answer, each in its own form: who it is, its counters, the chunks of a stream, an answer, an error.
 
-vLLM's and llama.cpp's were read off vLLM 0.32.0 and llama-server 11434; SGLang's stand in its documentation (its page on tool calls prints
-them). What differs between them is what a client may stumble over: which keys are missing and which are null, where usage stands, what a
+vLLM's and llama.cpp's were read off vLLM 0.32.0 and llama-server 11434; SGLang's and Ollama's stand in what they publish (SGLang's page on
+tool calls prints them; Ollama's on OpenAI's API names the fields that it knows, and its source the keys of an answer). What differs between them is what a client may stumble over: which keys are missing and which are null, where usage stands, what a
 call's first piece has, and which word ends an answer with a call.
 """
 
@@ -14,6 +14,10 @@ class Form:
     kind, version, owner = "", "", ""
     # Always the same, so that two answers to one request are the same bytes.
     model, id = "scripted", "chatcmpl-scripted"
+    # How many answers it gives where several are asked for, whether it gives log-probabilities, and whether it refuses what it does not know.
+    answers_max, has_logprobs, is_strict = 128, True, True
+    # What bounds an answer.
+    caps = ("max_completion_tokens", "max_tokens")
 
     def __init__(self, request):
         self.request, self.usage = request, None
@@ -243,7 +247,58 @@ class Sglang(Form):
         return head | {"usage": usage, "metadata": {"weight_version": "default"}}
 
 
-FORMS = {form.kind: form for form in (Vllm, LlamaCpp, Sglang)}
+class Ollama(Form):
+    """It shows no counters and no health, and reads over every field that it does not know."""
+
+    kind, owner = "ollama", "library"
+    answers_max, has_logprobs, is_strict = 1, False, False
+    caps = ("max_tokens",)
+
+    @classmethod
+    def told(cls, running):
+        models = {"object": "list", "data": [{"id": cls.model, "object": "model", "created": 1, "owned_by": cls.owner}]}
+        return {"/v1/models": models, "/": "Ollama is running", "/api/version": {"version": "0.12.0"}}
+
+    @classmethod
+    def error(cls, message):
+        return {"error": {"message": message, "type": "invalid_request_error", "param": None, "code": None}}
+
+    def chunk(self, choices, **more):
+        head = {"id": self.id, "object": "chat.completion.chunk", "created": 1, "model": self.model}
+        return head | {"system_fingerprint": "fp_ollama", "choices": choices, **more}
+
+    def said(self, index, delta, finish=None, logprobs=None):
+        """The role stands in each piece, and a content always."""
+        return self.chunk([{"index": index, "delta": {"role": "assistant", "content": ""} | delta, "finish_reason": finish}])
+
+    def first(self, index):
+        """It says nothing before its first token."""
+
+    def call(self, index, number, name, arguments):
+        """A call comes whole."""
+        function = {"name": name, "arguments": "".join(arguments)}
+        return [self.said(index, {"tool_calls": [{"id": f"call_{number}", "index": number, "type": "function", "function": function}]})]
+
+    def ended_by(self, calls):
+        return "tool_calls" if calls else "stop"
+
+    def ending(self):
+        return [self.chunk([], usage=self.usage)] if self.includes_usage else []
+
+    def whole(self, answers, usage):
+        choices = []
+        for index, (text, calls, finish, _) in enumerate(answers):
+            told = [
+                {"id": f"call_{n}", "index": n, "type": "function", "function": {"name": name, "arguments": arguments}}
+                for n, (name, arguments) in enumerate(calls)
+            ]
+            message = {"role": "assistant", "content": text, **({"tool_calls": told} if told else {})}
+            choices.append({"index": index, "message": message, "finish_reason": finish})
+        head = {"id": self.id, "object": "chat.completion", "created": 1, "model": self.model, "system_fingerprint": "fp_ollama"}
+        return head | {"choices": choices, "usage": usage}
+
+
+FORMS = {form.kind: form for form in (Vllm, LlamaCpp, Sglang, Ollama)}
 
 
 def event(value):

@@ -1,5 +1,5 @@
-"""A simulated engine: no model, answers by a script, in the form of vLLM, llama.cpp or SGLang (forms.py). `scripted_engine.py KIND` says
-`listening on URL` and serves until it is ended.
+"""A simulated engine: no model, answers by a script, in the form of vLLM, llama.cpp, SGLang or Ollama (forms.py).
+`scripted_engine.py KIND` says `listening on URL` and serves until it is ended.
 
 It notices a caller's close at once and drops its request; `GET /scripted` says what it has in its hands and what it has seen.
 """
@@ -45,11 +45,15 @@ def calls(request):
     return [(name, json.dumps({"city": city, "unit": "celsius"})) for city in CITIES if city in str(last["content"])]
 
 
-def script(request):
+def script(request, is_strict):
     """The tokens of each answer, and what it calls."""
+    if not request["messages"]:
+        raise ValueError("messages is empty")
     kind = (request.get("response_format") or {}).get("type", "text")
     if kind not in ("text", "json_object", "json_schema"):
-        raise ValueError(f"response_format type must be text, json_object or json_schema, and is {kind}")
+        if is_strict:
+            raise ValueError(f"response_format type must be text, json_object or json_schema, and is {kind}")
+        kind = "text"
     called = calls(request)
     if called:
         return [], called
@@ -100,28 +104,28 @@ class Handler(http.server.BaseHTTPRequestHandler):
                 engine.running -= 1
 
     def answer(self, request, form):
-        tokens, called = script(request)
-        most = request.get("max_completion_tokens") or request.get("max_tokens") or TOKENS_MAX
+        tokens, called = script(request, form.is_strict)
+        most = next(filter(None, map(request.get, form.caps)), TOKENS_MAX)
         finish = form.ended_by(called) if len(tokens) <= most else "length"
-        tokens, n = tokens[:most], request.get("n") or 1
+        tokens, n = tokens[:most], min(request.get("n") or 1, form.answers_max)
         slow = len(tokens) > len(RIVERS) * 2 and not called
         prompt = sum(len(str(message.get("content")).split()) for message in request["messages"])
         made = len(tokens) + sum(MARKS + len(pieces(arguments)) for _, arguments in called)
         form.usage = form.counted(prompt, made * n)
-        wants = bool(request.get("logprobs"))
+        wants = bool(request.get("logprobs")) and form.has_logprobs
         if not request.get("stream"):
             for _ in tokens if slow else []:
                 self.wait(PACE)
             said = ("".join(tokens), called, finish, form.logprobs(tokens) if wants else None)
             return self.whole(200, form.whole([said] * n, form.usage))
         self.send_response(200)
-        self.send_header("Content-Type", "text/event-stream; charset=utf-8" if form.kind != "llamacpp" else "text/event-stream")
+        self.send_header("Content-Type", "text/event-stream" if form.kind in ("llamacpp", "ollama") else "text/event-stream; charset=utf-8")
         self.send_header("Transfer-Encoding", "chunked")
         self.end_headers()
         # Answers take turns, as a batch does; llama.cpp begins with the last.
         order = range(n) if form.kind != "llamacpp" else range(n - 1, -1, -1)
-        for index in order:
-            self.send(form.first(index))
+        for first in filter(None, map(form.first, order)):
+            self.send(first)
         for token in tokens:
             if slow:
                 self.wait(PACE)

@@ -10,8 +10,8 @@ from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
 from langchain_openai import ChatOpenAI
 
 from through import (
-    ARGUMENTS, ASKED_FOR_JSON, ENOUGH, GATEWAY, RIVERS, STORY, TOOL, WEATHER, begun, both, does, ended, left, model, needs_tools,
-    only_scripted, parsed, retries, run_name,
+    ARGUMENTS, ASKED_FOR_JSON, ENOUGH, GATEWAY, RIVERS, STORY, TOOL, WEATHER, begun, both, does, ended, key, left, model,
+    needs_tools, only_scripted, parsed, retries, run_name,
 )  # fmt: skip
 
 CLIENT, VERSION = "LangChain (Python)", importlib.metadata.version("langchain-openai")
@@ -27,7 +27,7 @@ CALLED = [
 def chat(base, name=None, **more):
     asked = {"max_tokens": ENOUGH, "temperature": 0, "timeout": 120, "max_retries": retries(base), "stream_usage": True} | more
     headers = {"X-Request-Id": name} if name and base == GATEWAY else {}
-    return ChatOpenAI(base_url=f"{base}/v1", api_key="none", model=model(), default_headers=headers, **asked)
+    return ChatOpenAI(base_url=f"{base}/v1", api_key=key(base), model=model(), default_headers=headers, **asked)
 
 
 def told(message):

@@ -17,8 +17,10 @@ type Row = BTreeMap<String, (u32, u32)>;
 /// One engine, and what came of each client.
 #[derive(Debug, Default)]
 pub(super) struct Found {
-    kind: String,
-    version: String,
+    /// What its markers in the document call it.
+    name: String,
+    /// The same with its version.
+    told: String,
     /// Clients with their versions, in the order in which they came.
     clients: Vec<(String, Row)>,
 }
@@ -30,7 +32,7 @@ pub(super) fn read(text: &str) -> anyhow::Result<Found> {
         let words: Vec<&str> = line.split('\t').collect();
         let [client, version, column, came] = words[..] else { bail!("no cell: {line}") };
         if client == ENGINE {
-            (found.kind, found.version) = (column.to_owned(), version.to_owned());
+            (found.name, found.told) = (column.to_owned(), version.to_owned());
             continue;
         }
         if !COLUMNS.contains(&column) {
@@ -44,7 +46,7 @@ pub(super) fn read(text: &str) -> anyhow::Result<Found> {
         let (passed, failed) = row.context("a row")?.1.entry(column.to_owned()).or_default();
         *(if came == "passed" { passed } else { failed }) += 1;
     }
-    if found.kind.is_empty() {
+    if found.name.is_empty() {
         bail!("no test said which engine it is");
     }
     Ok(found)
@@ -53,9 +55,8 @@ pub(super) fn read(text: &str) -> anyhow::Result<Found> {
 impl Found {
     /// The Markdown.
     pub(super) fn table(&self) -> String {
-        let version = if self.version.is_empty() { "no version told" } else { &self.version };
         let mut lines = vec![
-            format!("{} {version}, `kvit gateway` {}.", self.kind, env!("CARGO_PKG_VERSION")),
+            format!("{}, `kvit gateway` {}.", self.told, env!("CARGO_PKG_VERSION")),
             String::new(),
             format!("| client | {} |", COLUMNS.join(" | ")),
             format!("|---|{}", "---|".repeat(COLUMNS.len())),
@@ -74,7 +75,7 @@ impl Found {
     /// The document with the table between this engine's markers.
     pub(super) fn put(&self, text: &str) -> anyhow::Result<String> {
         let (begin, end) =
-            (format!("<!-- made by cargo xtask sdk upstream: {} -->", self.kind), format!("<!-- end: clients of {} -->", self.kind));
+            (format!("<!-- made by cargo xtask sdk upstream: {} -->", self.name), format!("<!-- end: clients of {} -->", self.name));
         let (before, rest) = text.split_once(&begin).with_context(|| format!("there is no line `{begin}`"))?;
         let (_, after) = rest.split_once(&end).with_context(|| format!("there is no line `{end}` behind `{begin}`"))?;
         Ok(format!("{before}{begin}\n{}\n{end}{after}", self.table()))
@@ -85,14 +86,14 @@ impl Found {
 mod tests {
     use super::*;
 
-    const TOLD: &str = "engine\t0.32.0\tvllm\tpassed\ncurl\t7.88\tanswer\tpassed\ncurl\t7.88\ttools\tpassed\ncurl\t7.88\ttools\tfailed\n\
+    const TOLD: &str = "engine\tvllm 0.32.0\tvllm\tpassed\ncurl\t7.88\tanswer\tpassed\ncurl\t7.88\ttools\tpassed\ncurl\t7.88\ttools\tfailed\n\
         OpenAI (Node)\t6.49.0\tanswer\tpassed\nOpenAI (Node)\t6.49.0\tanswer\tpassed\n";
 
     #[test]
     fn a_row_a_client_and_a_failure_hides_what_passed() {
         let table = read(TOLD).expect("cells").table();
         let rows: Vec<&str> = table.lines().skip(2).collect();
-        assert!(table.starts_with("vllm 0.32.0, "), "{table}");
+        assert!(table.starts_with("vllm 0.32.0, `kvit gateway` "), "{table}");
         assert_eq!(rows[2], "| curl 7.88 | passed (1) | no test | **1 failed** | no test | no test |");
         assert_eq!(rows[3], "| OpenAI (Node) 6.49.0 | passed (2) | no test | no test | no test | no test |");
     }
@@ -109,7 +110,7 @@ mod tests {
 
     #[test]
     fn what_is_no_cell_is_refused() {
-        for told in ["", "curl\t1\tanswer", "engine\t1\tvllm\tpassed\ncurl\t1\tsinging\tpassed"] {
+        for told in ["", "curl\t1\tanswer", "engine\tvllm 1\tvllm\tpassed\ncurl\t1\tsinging\tpassed"] {
             assert!(read(told).is_err(), "{told}");
         }
     }

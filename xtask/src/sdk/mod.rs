@@ -35,18 +35,20 @@ type Kind = (&'static str, fn(&Server) -> anyhow::Result<Count>);
 
 const KINDS: [Kind; 4] = [("python", python::run), ("node", node::run), ("browser", browser::run), (UPSTREAM, upstream::run)];
 
-/// `cargo xtask sdk [KIND ...]`, or `cargo xtask sdk upstream [--write]` in front of a real engine that is named.
+/// `cargo xtask sdk [KIND ...]`, or `cargo xtask sdk upstream [OPTION ...]` in front of a real engine, a gateway of others, or both.
 ///
 /// # Errors
 /// As `run`, and if a test failed.
 pub fn only(kinds: &[&str]) -> anyhow::Result<()> {
-    match (kinds, upstream::named()) {
-        ([UPSTREAM], Some(engine)) => return upstream::real(&engine, false),
-        ([UPSTREAM, "--write"], Some(engine)) => return upstream::real(&engine, true),
-        ([UPSTREAM, "--write"], None) => bail!("only what a real engine did is written down: name one in KVIT_TEST_UPSTREAM"),
-        ([UPSTREAM], None) => upstream::skipped(),
-        _ => {}
-    }
+    let kinds = match kinds {
+        [UPSTREAM, options @ ..] if options.iter().all(|word| word.starts_with("--")) => {
+            if upstream::real(&upstream::Asked::read(options)?)? {
+                return Ok(());
+            }
+            &[UPSTREAM]
+        }
+        kinds => kinds,
+    };
     if let Some(unknown) = kinds.iter().find(|name| KINDS.iter().all(|(known, _)| known != *name)) {
         bail!("there is no kind of client `{unknown}`: {}", KINDS.map(|(name, _)| name).join(", "));
     }

@@ -7,13 +7,29 @@ use std::sync::Arc;
 use bytes::Bytes;
 use lifecycle::message::{Forward, Prompt, Submit};
 use lifecycle::params::Params;
+use serde::Deserialize;
+use serde::de::IgnoredAny;
 use serde_json::{Map, Value, json};
 
-/// A forwarded body, with the upstream's own cap on what is generated where the request names none (C-28). What is no JSON object is the
-/// engine's to refuse.
-pub(super) fn capped(forward: &Forward, params: &Params, cap: Option<u32>) -> Bytes {
+use crate::config::UpstreamConfig;
+use crate::json::Object;
+
+/// The word that every engine heeds.
+#[derive(Deserialize, Default)]
+#[serde(default)]
+struct Named {
+    max_tokens: Option<IgnoredAny>,
+}
+
+/// A forwarded body, with the upstream's own cap on what is generated where the request names none, and with the request's where it names it
+/// by a word that this upstream reads over (C-28). What is no JSON object is the engine's to refuse.
+pub(super) fn capped(forward: &Forward, params: &Params, config: &UpstreamConfig) -> Bytes {
     let generates = matches!(&*forward.path, "/v1/chat/completions" | "/v1/completions");
-    let (Some(cap), true, None) = (cap, generates, params.max_tokens) else { return forward.body.clone() };
+    // A cap that is no number is the engine's to refuse, too.
+    let named = params.max_tokens.filter(|cap| config.max_tokens_only && *cap < u32::MAX);
+    let reads_over = || serde_json::from_slice::<Object<Named>>(&forward.body).is_ok_and(|o| o.0.is_some_and(|o| o.max_tokens.is_none()));
+    let cap = if params.max_tokens.is_none() { config.cap } else { named.filter(|_| reads_over()) };
+    let (Some(cap), true) = (cap, generates) else { return forward.body.clone() };
     let text = forward.body.trim_ascii();
     let Some(inner) = text.strip_prefix(b"{").and_then(|text| text.strip_suffix(b"}")) else { return forward.body.clone() };
     // At the end: of two fields of one name the last one counts, and the first may be there without a number.
@@ -83,6 +99,8 @@ mod tests {
         let forward = |path: &str, body: &str| Forward { path: path.into(), body: body.to_owned().into(), stream: false };
         let chat = "/v1/chat/completions";
         let free = Params::default();
+        let mut config = UpstreamConfig::at("http://a").expect("a URL");
+        config.cap = Some(9);
         for (path, body, becomes) in [
             (chat, r#" {"model":"m","max_tokens":null} "#, r#"{"model":"m","max_tokens":null,"max_tokens":9}"#),
             (chat, "{ }", r#"{ "max_tokens":9}"#),
@@ -90,12 +108,35 @@ mod tests {
             (chat, "", ""),
             ("/v1/embeddings", r#"{"input":"x"}"#, r#"{"input":"x"}"#),
         ] {
-            let capped = capped(&forward(path, body), &free, Some(9));
+            let capped = capped(&forward(path, body), &free, &config);
             assert_eq!(std::str::from_utf8(&capped), Ok(becomes));
         }
         let body = r#"{"model":"m","max_tokens":3}"#;
         let bound = Params { max_tokens: Some(3), ..Params::default() };
-        assert_eq!(capped(&forward(chat, body), &bound, Some(9)), body);
-        assert_eq!(capped(&forward(chat, "{}"), &free, None), "{}");
+        assert_eq!(capped(&forward(chat, body), &bound, &config), body);
+        config.cap = None;
+        assert_eq!(capped(&forward(chat, "{}"), &free, &config), "{}");
+    }
+
+    // contract: C-28
+    #[test]
+    fn a_bound_in_a_word_that_is_read_over_is_said_in_the_other_too() {
+        let forward = |body: &str| Forward { path: "/v1/chat/completions".into(), body: body.to_owned().into(), stream: false };
+        let mut config = UpstreamConfig::at("http://a").expect("a URL");
+        let params = |cap| Params { max_tokens: Some(cap), ..Params::default() };
+        let newer = r#"{"max_completion_tokens":7}"#;
+        assert_eq!(capped(&forward(newer), &params(7), &config), newer);
+        config.max_tokens_only = true;
+        for (cap, body, becomes) in [
+            (7, newer, r#"{"max_completion_tokens":7,"max_tokens":7}"#),
+            (7, r#"{"max_tokens":null,"n_predict":7}"#, r#"{"max_tokens":null,"n_predict":7,"max_tokens":7}"#),
+            (7, r#"{"max_tokens":3,"max_completion_tokens":7}"#, r#"{"max_tokens":3,"max_completion_tokens":7}"#),
+            // Neither is a number: nothing is put in its place.
+            (u32::MAX, r#"{"max_completion_tokens":"7"}"#, r#"{"max_completion_tokens":"7"}"#),
+            (u32::MAX, r#"{"max_tokens":"7"}"#, r#"{"max_tokens":"7"}"#),
+        ] {
+            let capped = capped(&forward(body), &params(cap), &config);
+            assert_eq!(std::str::from_utf8(&capped), Ok(becomes));
+        }
     }
 }

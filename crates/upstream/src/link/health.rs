@@ -87,7 +87,7 @@ async fn meet(shared: &Arc<Shared>) -> Detected {
                 shared.met.send_replace(Some(Arc::new(Met { kind: detected.kind, capabilities, model })));
                 return detected;
             }
-            Ok(_) => tracing::warn!(upstream = %shared.config.name, "it answers, and names no model yet"),
+            Ok(found) => tracing::warn!(upstream = %shared.config.name, why = %found.why, "it answers, and names no model yet"),
             Err(why) => tracing::debug!(upstream = %shared.config.name, %why, "does not answer"),
         }
         tokio::time::sleep(wait).await;

@@ -49,7 +49,7 @@ pub(super) async fn run(shared: Arc<Shared>, submit: Submit, mut cancelled: watc
     let number = submit.number;
     let name = RequestName(shared.life.0 ^ u128::from(number));
     let (path, body, forwarded) = match &submit.prompt {
-        Prompt::Forward(forward) => (forward.path.clone(), ask::capped(forward, &submit.params, shared.config.cap), true),
+        Prompt::Forward(forward) => (forward.path.clone(), ask::capped(forward, &submit.params, &shared.config), true),
         _ => match ask::request(&submit, shared.config.cap) {
             Ok((path, body)) => (path, body, false),
             Err(why) => {
@@ -254,6 +254,15 @@ impl Run {
     fn take(&mut self, events: &[Event], empty: Duration) -> (u32, Vec<Delta>) {
         let (mut tokens, mut deltas) = (0_u32, Vec::new());
         for event in events {
+            if let Some((index, text)) = self.pattern.alike(event) {
+                self.tokens.shown(self.shared.now(), empty);
+                tokens = tokens.saturating_add(1);
+                self.choice(index, true, false);
+                if !self.forwarded {
+                    deltas.push(self.delta(index, text, true, None));
+                }
+                continue;
+            }
             let chunk = self.pattern.read(event);
             self.done |= chunk.done;
             let shown = chunk.said.tokens();
@@ -270,21 +279,26 @@ impl Run {
                 self.finish = self.finish.or(finish);
                 self.choice(choice.index, choice.generated, finish.is_some());
                 if !self.forwarded && (choice.generated || finish.is_some()) {
-                    let passed = Passed { tokens: u32::from(choice.generated), piece: Piece::Said };
-                    deltas.push(Delta {
-                        attempt: self.attempt.clone(),
-                        sequence: choice.index,
-                        text: choice.text.to_string(),
-                        tokens: Vec::new(),
-                        logprobs: Vec::new(),
-                        finish,
-                        passed: Some(Box::new(passed)),
-                    });
+                    deltas.push(self.delta(choice.index, &choice.text, choice.generated, finish));
                 }
             }
         }
         self.counted = self.counted.saturating_add(tokens);
         (tokens, deltas)
+    }
+
+    /// What one answer of the run says, for whoever makes the caller's answer of it.
+    fn delta(&self, index: u32, text: &str, generated: bool, finish: Option<Cause>) -> Delta {
+        let passed = Passed { tokens: u32::from(generated), piece: Piece::Said };
+        Delta {
+            attempt: self.attempt.clone(),
+            sequence: index,
+            text: text.to_owned(),
+            tokens: Vec::new(),
+            logprobs: Vec::new(),
+            finish,
+            passed: Some(Box::new(passed)),
+        }
     }
 
     /// One answer of the run has said something, or its end.

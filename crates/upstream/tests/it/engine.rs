@@ -27,6 +27,8 @@ pub struct Hands {
     /// Connections whose client has not closed.
     pub open: AtomicUsize,
     pub looks: AtomicUsize,
+    /// How often it was asked for its health.
+    healths: AtomicUsize,
     /// Requests for two tokens by which somebody wants to know that a step is over. They are answered, whatever the script says.
     pub witnesses: AtomicUsize,
     keeps_zombies: AtomicBool,
@@ -57,6 +59,7 @@ impl Engine {
             running: AtomicUsize::new(0),
             open: AtomicUsize::new(0),
             looks: AtomicUsize::new(0),
+            healths: AtomicUsize::new(0),
             witnesses: AtomicUsize::new(0),
             keeps_zombies: AtomicBool::new(false),
             zombies: AtomicUsize::new(0),
@@ -99,6 +102,10 @@ impl Engine {
         self.hands.looks.load(Ordering::SeqCst)
     }
 
+    pub fn healths(&self) -> usize {
+        self.hands.healths.load(Ordering::SeqCst)
+    }
+
     pub fn aborts(&self) -> Vec<String> {
         self.hands.aborts.lock().expect("cancels").clone()
     }
@@ -136,7 +143,10 @@ async fn connection(mut socket: TcpStream, hands: &Hands, steps: &(impl Fn(usize
         let text = request(&mut socket).await?;
         let path = text.split(' ').nth(1).unwrap_or_default().to_owned();
         let answer = match path.as_str() {
-            "/health" => Some(String::new()),
+            "/health" => {
+                hands.healths.fetch_add(1, Ordering::SeqCst);
+                Some(String::new())
+            }
             "/v1/models" => Some(r#"{"data":[{"id":"tiny"}]}"#.to_owned()),
             "/version" if hands.kind == Kind::Vllm => Some(r#"{"version":"0.32.0"}"#.to_owned()),
             "/inference/v1/abort_requests" if hands.kind == Kind::Vllm => {

@@ -135,6 +135,8 @@ async fn an_engine_that_fails_run_after_run_gets_none_and_then_one_to_try() {
     assert_eq!(told, [200, 200, 200, 200, 500]);
     soon(until_state(&stand, &["here"])).await;
     assert_eq!((engine.asked(), metric(&stand, "kvit_worker_up").await, metric(&stand, "kvit_worker_slots").await), (7, 1, 256));
+    // Whether it is there again was asked by its models: a gateway's health may be an answer of each model behind it.
+    assert_eq!(engine.healths(), 0);
     stand.nothing_is_left(&[&engine]).await;
 }
 
@@ -144,10 +146,11 @@ async fn what_names_no_cap_gets_the_upstreams_own() {
     let engine = Engine::always(Kind::OpenAi, vec![stream_head(), chunk(TOKEN), Step::UntilClosed]).await;
     let stand = before(&engine, |config| {
         of(Kind::OpenAi)(config);
-        config.cap = Some(9);
+        (config.cap, config.max_tokens_only) = (Some(9), true);
     })
     .await;
-    for (id, named, bound) in [("r0", json!({"max_tokens": null}), 8), ("r1", json!({"max_tokens": 4}), 3)] {
+    let newer = json!({"max_tokens": null, "max_completion_tokens": 6});
+    for (id, named, bound) in [("r0", json!({"max_tokens": null}), 8), ("r1", json!({"max_tokens": 4}), 3), ("r2", newer, 5)] {
         let mut socket = chat(stand.addr, id, true, &named).await;
         read_until(&mut socket, TOKEN).await;
         drop(socket);
@@ -155,7 +158,7 @@ async fn what_names_no_cap_gets_the_upstreams_own() {
         assert_eq!((&run["guarantee"], &run["waste_bound_tokens"]), (&json!("best_effort"), &json!(bound)), "{run}");
     }
     let sent = |number| serde_json::from_str::<Value>(asked(&engine, number).split_once("\r\n\r\n").expect("a body").1).expect("JSON");
-    assert_eq!((&sent(0)["max_tokens"], &sent(1)["max_tokens"]), (&json!(9), &json!(4)));
+    assert_eq!([0, 1, 2].map(|number| sent(number)["max_tokens"].clone()), [9, 4, 6].map(|cap| json!(cap)));
     stand.nothing_is_left(&[&engine]).await;
 }
 

@@ -7,13 +7,19 @@ import { createOpenAICompatible } from "@ai-sdk/openai-compatible";
 import { Output, generateObject, generateText, jsonSchema, stepCountIs, streamObject, streamText, tool } from "ai";
 import {
   ARGUMENTS, ASKED_FOR_JSON, ENOUGH, FUNCTION, GATEWAY, MODEL, NEEDS_TOOLS, RIVERS, SCRIPTED, STORY, WEATHER, begun, both, cells, ended,
-  fits, left, retries, runName, version,
+  fits, key, left, retries, runName, version,
 } from "./through.mjs";
 
 const does = cells("Vercel AI SDK", version("ai"));
 
 const engine = (base) =>
-  createOpenAICompatible({ name: "engine", baseURL: `${base}/v1`, includeUsage: true, supportsStructuredOutputs: true }).chatModel(MODEL);
+  createOpenAICompatible({
+    name: "engine",
+    baseURL: `${base}/v1`,
+    apiKey: key(base),
+    includeUsage: true,
+    supportsStructuredOutputs: true,
+  }).chatModel(MODEL);
 const asked = (base, name, more) => ({
   model: engine(base),
   messages: RIVERS,

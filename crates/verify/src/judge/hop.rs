@@ -18,18 +18,8 @@ const ENDS: [&str; 2] = ["client", super::boundary::WORK];
 const WORDS: &str = "kind, tap, log, config, version, version-by, url";
 
 /// Kinds that pass requests on.
-const PROXIES: [&str; 10] = [
-    "nginx",
-    "haproxy",
-    "envoy",
-    "caddy",
-    "litellm",
-    "vllm-router",
-    "sglang-router",
-    "asgi",
-    "production-stack",
-    "llamacpp-router",
-];
+const PROXIES: [&str; 10] =
+    ["nginx", "haproxy", "envoy", "caddy", "litellm", "vllm-router", "sglang-router", "asgi", "production-stack", "llamacpp-router"];
 /// Kinds that compute, or that may do both.
 const ENGINES: [&str; 9] = ["kvit", "vllm", "sglang", "llamacpp", "tgi", "dynamo", "ollama", "generic-prometheus", "unknown"];
 
@@ -170,10 +160,9 @@ mod tests {
 
     #[test]
     fn all_words_of_a_hop() {
-        let hop = parse(
-            "edge,kind=nginx,tap=http://127.0.0.1:9101,log=/l,config=/a,,b,config=/c,version-by=nginx -v,url=http://127.0.0.1:80",
-        )
-        .expect("a hop");
+        let hop =
+            parse("edge,kind=nginx,tap=http://127.0.0.1:9101,log=/l,config=/a,,b,config=/c,version-by=nginx -v,url=http://127.0.0.1:80")
+                .expect("a hop");
         assert_eq!((hop.name.as_str(), hop.kind.as_deref()), ("edge", Some("nginx")));
         assert_eq!((hop.log, hop.config), (Some("/l".into()), vec![PathBuf::from("/a,b"), "/c".into()]));
         assert_eq!(hop.release, Some(Release::Program(vec!["nginx".to_owned(), "-v".to_owned()])));

@@ -29,7 +29,8 @@ const PRINT_BYTES_MAX: u64 = 64 << 10;
 const ASK_TIME: Duration = Duration::from_secs(3);
 
 /// Programs that print their release, by kind, and with which argument.
-const PRINTERS: [(&str, &str); 5] = [("nginx", "-v"), ("haproxy", "-v"), ("envoy", "--version"), ("caddy", "version"), ("kvit", "--version")];
+const PRINTERS: [(&str, &str); 5] =
+    [("nginx", "-v"), ("haproxy", "-v"), ("envoy", "--version"), ("caddy", "version"), ("kvit", "--version")];
 
 /// The hops as they are now. `profile` is what the engine is by its counters, or `none`.
 ///

@@ -135,7 +135,12 @@ pub async fn read(logs: &[LogFile], tries: &mut [&mut Try], wait: Duration) -> V
             let path = log.path.display();
             hints.push(format!("{}'s log {path} has no line of {missing} of {} requests: {}", log.hop, ids.len(), log.advice()));
         } else if !ids.is_empty() && said.values().all(Vec::is_empty) {
-            hints.push(format!("{}'s log {} has the ids and says nothing of how requests ended: {}", log.hop, log.path.display(), log.advice()));
+            hints.push(format!(
+                "{}'s log {} has the ids and says nothing of how requests ended: {}",
+                log.hop,
+                log.path.display(),
+                log.advice()
+            ));
         }
         for seen in tries.iter_mut() {
             seen.logs.extend(said.get(&seen.id).into_iter().flatten().cloned());

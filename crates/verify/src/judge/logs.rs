@@ -395,8 +395,14 @@ mod tests {
 
     #[test]
     fn what_a_hop_noticed_and_the_ids_of_a_line() {
-        assert_eq!([means::LEFT_WAITING, means::COMPLETED, means::HEAD_SENT, means::UPSTREAM_FAILED].map(noticed), [Some(true), Some(false), None, None]);
-        assert_eq!(ids("verify-a {verify-b|x} averify-c id=verify-d-1 \"verify-e\"", "verify-").collect::<Vec<_>>(), ["verify-a", "verify-b", "verify-d-1", "verify-e"]);
+        assert_eq!(
+            [means::LEFT_WAITING, means::COMPLETED, means::HEAD_SENT, means::UPSTREAM_FAILED].map(noticed),
+            [Some(true), Some(false), None, None]
+        );
+        assert_eq!(
+            ids("verify-a {verify-b|x} averify-c id=verify-d-1 \"verify-e\"", "verify-").collect::<Vec<_>>(),
+            ["verify-a", "verify-b", "verify-d-1", "verify-e"]
+        );
     }
 
     #[test]

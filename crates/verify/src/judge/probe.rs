@@ -91,7 +91,8 @@ fn judged(before: f64, after: f64) -> Verdict {
     if after <= before * WORSE {
         return Verdict::Pass;
     }
-    let why = format!("{PROBES} requests at once took {after:.1} times as long as one, and {before:.1} times before anybody had left: less fits");
+    let why =
+        format!("{PROBES} requests at once took {after:.1} times as long as one, and {before:.1} times before anybody had left: less fits");
     Verdict::Fail { fault: Fault::CapacityLeaks, why }
 }
 

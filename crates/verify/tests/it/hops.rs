@@ -56,7 +56,11 @@ async fn judged(port: u16, engine: &Scripted, hops: &[String], cells: &[Cell]) -
 
 /// The word of each hop's line, cell by cell.
 fn said(report: &Report) -> Vec<Vec<String>> {
-    report.cells.iter().map(|of| of.seen.iter().flat_map(|seen| &seen.logs).map(|log| format!("{} {}", log.hop, log.said)).collect()).collect()
+    report
+        .cells
+        .iter()
+        .map(|of| of.seen.iter().flat_map(|seen| &seen.logs).map(|log| format!("{} {}", log.hop, log.said)).collect())
+        .collect()
 }
 
 fn named(proxy: &Running, kind: &str) -> String {
@@ -74,7 +78,10 @@ async fn nginx_passes_a_departure_on_and_its_log_says_so() {
         assert_eq!((&of.verdict, &of.lost_at), (&Verdict::Pass, &None));
         let said: Vec<_> = of.boundaries.iter().map(|of| (of.name.as_str(), of.is_crossed(), of.by)).collect();
         let (log, counters) = (Some(Source::Log), Some(Source::Counters));
-        assert_eq!(said, [("client → edge", Some(true), log), ("edge → scripted", Some(true), log), ("scripted → work", Some(true), counters)]);
+        assert_eq!(
+            said,
+            [("client → edge", Some(true), log), ("edge → scripted", Some(true), log), ("scripted → work", Some(true), counters)]
+        );
     }
     assert!(report.hints.is_empty(), "{:?}", report.hints);
     // Its release is what the very program prints, and its configuration is what it was started with.

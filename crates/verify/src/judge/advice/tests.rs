@@ -18,7 +18,8 @@ fn hops(kinds: &str) -> Vec<Hop> {
 fn judged(cell: &str, fault: Fault, kinds: &str, lost_at: &str) -> Judged {
     let mut names = vec!["client"];
     names.extend(kinds.split(' '));
-    let boundary = |pair: &[&str]| Boundary { name: format!("{} → {}", pair[0], pair[1]), crossed: None, crossed_ms: None, by: Some(Source::Tap) };
+    let boundary =
+        |pair: &[&str]| Boundary { name: format!("{} → {}", pair[0], pair[1]), crossed: None, crossed_ms: None, by: Some(Source::Tap) };
     Judged {
         cell: cell.parse().expect("a cell"),
         verdict: Verdict::Fail { fault, why: String::new() },
@@ -245,7 +246,11 @@ const CHECK_CASES: &[CheckCase] = &[
     ("llamacpp-prompt-cache", ["memory", "", "llamacpp"], &[["memory", "", "vllm"], ["per-request state", "state-leaks", "llamacpp"]]),
     ("vllm-state-of-aborted", ["memory", "", "vllm"], &[["capacity", "capacity-leaks", "vllm"], ["memory", "", "llamacpp"]]),
     ("sglang-state-of-queued", ["per-request state", "state-leaks", "sglang"], &[["per-request state", "state-leaks", "vllm"]]),
-    ("engine-keeps-state", ["per-request state", "state-leaks", "unknown"], &[["per-request state", "", "unknown"], ["memory", "", "kvit"]]),
+    (
+        "engine-keeps-state",
+        ["per-request state", "state-leaks", "unknown"],
+        &[["per-request state", "", "unknown"], ["memory", "", "kvit"]],
+    ),
     ("engine-keeps-room", ["capacity", "capacity-leaks", "tgi"], &[["cache", "capacity-leaks", "tgi"], ["capacity", "", "tgi"]]),
     ("engine-loses-its-cache", ["cache", "capacity-leaks", "kvit"], &[["capacity", "capacity-leaks", "kvit"]]),
     ("departure-slows-others", ["neighbours", "neighbours-slowed", "kvit"], &[["neighbours", "neighbours-corrupted", "kvit"]]),

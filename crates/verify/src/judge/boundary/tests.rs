@@ -22,8 +22,13 @@ fn log(hop: &str, means: &str) -> LogSaw {
 /// A try whose work stopped in time, or never.
 fn tried(stops: bool, taps: &[TapSaw], logs: &[LogSaw]) -> Try {
     let look = Look { running: Some(1.0), ..Look::default() };
-    let engine =
-        EngineSaw { after: vec![look], gone_ms: stops.then_some(9.0), tokens_after: Some(if stops { 1.0 } else { 97.0 }), polled: true, ..EngineSaw::default() };
+    let engine = EngineSaw {
+        after: vec![look],
+        gone_ms: stops.then_some(9.0),
+        tokens_after: Some(if stops { 1.0 } else { 97.0 }),
+        polled: true,
+        ..EngineSaw::default()
+    };
     Try {
         entered: Some(Source::Client),
         asked_tokens: 100,
@@ -116,7 +121,8 @@ fn a_log_says_where_and_never_whether() {
 
 #[test]
 fn a_tap_that_is_not_the_engines_own_convicts_and_acquits_of_nothing() {
-    let seen = |complete| TapSaw { complete, last_byte_ms: Some(900.0), up_closed_ms: Some(1.0), events_after: 2, ..tap("litellm", Some(1.0)) };
+    let seen =
+        |complete| TapSaw { complete, last_byte_ms: Some(900.0), up_closed_ms: Some(1.0), events_after: 2, ..tap("litellm", Some(1.0)) };
     let of = |complete| Try { engine: None, ..tried(true, &[seen(complete)], &[]) };
     assert!(matches!(judged("litellm vllm", vec![of(false)]).verdict, Verdict::NotProven { .. }));
     assert!(matches!(judged("litellm vllm", vec![of(true)]).verdict, Verdict::Fail { fault: Fault::NeverStops, .. }));
@@ -125,7 +131,8 @@ fn a_tap_that_is_not_the_engines_own_convicts_and_acquits_of_nothing() {
 #[test]
 fn a_cancel_by_name_takes_a_way_of_its_own() {
     let cell = Cell { trigger: Trigger::Cancel, ..CELL };
-    let judged = judge(cell, vec![tried(false, &[tap("litellm", None)], &[log("litellm", DONE)])], &Tolerance::default(), &way("litellm vllm"));
+    let judged =
+        judge(cell, vec![tried(false, &[tap("litellm", None)], &[log("litellm", DONE)])], &Tolerance::default(), &way("litellm vllm"));
     assert_eq!(judged.lost_at.as_deref(), Some("client → work"));
 }
 

@@ -125,7 +125,8 @@ impl Staleness {
         for moved in &self.hops {
             let word = pad(if moved.is_stale() { "stale" } else { "unknown" }, 11);
             let said = wrap(&moved.says(), columns.max(60) - 11);
-            lines.extend(said.iter().enumerate().map(|(at, line)| format!("{}{line}", if at == 0 { word.clone() } else { " ".repeat(11) })));
+            lines
+                .extend(said.iter().enumerate().map(|(at, line)| format!("{}{line}", if at == 0 { word.clone() } else { " ".repeat(11) })));
         }
         lines.extend(wrap(&format!("report of {}: {says}", super::text::calendar(self.began_s)), columns.max(60)));
         lines.join("\n")

@@ -170,7 +170,8 @@ fn lost_here(out: &mut String, says: &str, by: &str) {
 fn lost_within(judged: &Judged) -> Vec<&str> {
     let names: Vec<&str> = judged.boundaries.iter().map(|boundary| boundary.name.as_str()).collect();
     let Some((left, right)) = judged.lost_at.as_deref().and_then(|name| name.split_once(" → ")) else { return Vec::new() };
-    let place = |is: fn((&str, &str), &str) -> bool, side| names.iter().position(|name| name.split_once(" → ").is_some_and(|of| is(of, side)));
+    let place =
+        |is: fn((&str, &str), &str) -> bool, side| names.iter().position(|name| name.split_once(" → ").is_some_and(|of| is(of, side)));
     let from = place(|(from, _), side| from == side, left);
     let to = place(|(_, to), side| to == side, right);
     match from.zip(to) {

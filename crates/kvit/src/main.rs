@@ -55,7 +55,7 @@ fn run(cli: Cli) -> Result<(), Failure> {
         Command::Sim(args) => cmd::sim::run(&args),
         Command::Museum(args) => cmd::museum::run(&args),
         Command::Soak(args) => cmd::soak::run(&args, cli.config.as_deref(), cli.cache.as_deref()),
-        Command::Verify(args) => cmd::verify::run(&args),
+        Command::Verify(args) => cmd::verify::run(&args, cli.cache),
         Command::Conformance(args) => cmd::conformance::run(&args),
         Command::Tap(args) => cmd::tap::run(args),
         Command::Bench(cli::BenchCommand::Forward(args)) => cmd::bench::run(&args, cli.cache),

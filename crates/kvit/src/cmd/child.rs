@@ -1,13 +1,14 @@
-//! A command's own `kvit serve`: a child process on a free port, so that everything the command says was seen from outside.
+//! A command's own `kvit serve`, or `kvit gateway` and `kvit worker`: child processes on free ports, so that everything the command says was
+//! seen from outside.
 //!
-//! Invariant: the child is ended by its process id, whichever way the command ends: at its end, when it fails, on SIGINT, SIGTERM and SIGHUP.
+//! Invariant: each child is ended by its process id, whichever way the command ends: at its end, when it fails, on SIGINT, SIGTERM and SIGHUP.
 
 use std::collections::VecDeque;
 use std::io::{BufRead, BufReader};
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::mpsc::{RecvTimeoutError, channel};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, anyhow};
@@ -32,10 +33,56 @@ pub enum Log {
     Shown,
 }
 
+/// The children of this process that a signal ends with it. Listening is begun once.
+#[derive(Clone)]
+pub struct Brood(Arc<Mutex<Children>>);
+
+#[derive(Default)]
+struct Children {
+    /// In the order in which they were started; those that are over stay in their places.
+    all: Vec<Child>,
+    /// A signal has ended them, and is about to end this process.
+    over: bool,
+}
+
+impl Brood {
+    /// From now on a signal that ends this process ends its children first. `whose` names the command in messages.
+    ///
+    /// # Errors
+    /// Signals cannot be listened to.
+    pub fn guarded(whose: &'static str) -> Result<Brood, Failure> {
+        let brood = Brood(Arc::default());
+        end_on_signal(whose, brood.clone())?;
+        Ok(brood)
+    }
+
+    fn held(&self) -> MutexGuard<'_, Children> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// What is started, and the words by which it says that it listens.
+#[derive(Clone, Copy, Debug)]
+pub struct Program {
+    /// The command and what it is told in any case.
+    pub words: &'static [&'static str],
+    /// What stands before the address.
+    pub says: &'static str,
+}
+
+/// `kvit serve` on a free port, that keeps nothing.
+pub const SERVE: Program = Program { words: &["serve", "--port", "0", "--store", "none"], says: "listening on " };
+/// `kvit gateway`, likewise.
+pub const GATEWAY: Program = Program { words: &["gateway", "--port", "0", "--store", "none"], says: "listening on " };
+/// `kvit worker` on a free port.
+pub const WORKER: Program =
+    Program { words: &["worker", "--name", "worker", "--listen", "127.0.0.1:0"], says: "worker worker listening on " };
+
 /// The running server.
 pub struct Server {
-    child: Arc<Mutex<Option<Child>>>,
-    /// `http://127.0.0.1:PORT`
+    brood: Brood,
+    place: usize,
+    /// `http://127.0.0.1:PORT`, or `grpc://` of a worker.
     pub address: String,
     /// Its port.
     pub port: u16,
@@ -44,25 +91,37 @@ pub struct Server {
 }
 
 impl Server {
-    /// Starts it with these arguments behind `serve --port 0` and waits until it can answer. `whose` names the command in messages.
+    /// Starts `kvit serve` with these further arguments and waits until it can answer. `whose` names the command in messages.
     ///
     /// # Errors
     /// It does not start; its last words are in the error.
     pub fn start(whose: &'static str, log: Log, arguments: impl FnOnce(&mut Command)) -> Result<Server, Failure> {
-        let program = std::env::current_exe().context("cannot find this program's own file")?;
-        let mut command = Command::new(program);
-        command.args(["serve", "--port", "0", "--store", "none"]);
+        Server::start_in(&Brood::guarded(whose)?, SERVE, log, arguments)
+    }
+
+    /// The same of any of the programs, among other children.
+    ///
+    /// # Errors
+    /// It does not start; its last words are in the error.
+    pub fn start_in(brood: &Brood, program: Program, log: Log, arguments: impl FnOnce(&mut Command)) -> Result<Server, Failure> {
+        let own = std::env::current_exe().context("cannot find this program's own file")?;
+        let mut command = Command::new(own);
+        command.args(program.words);
         arguments(&mut command);
         // A group of its own: Ctrl-C is heard here, and ends the child from here.
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).process_group(0);
         // Signals are heard before there is a child: none of them finds one that it would leave behind.
-        let slot = Arc::new(Mutex::new(None));
-        end_on_signal(whose, slot.clone())?;
-        let mut held = slot.lock().unwrap_or_else(PoisonError::into_inner);
-        let child = held.insert(command.spawn().context("cannot start `kvit serve`")?);
+        let mut held = brood.held();
+        if held.over {
+            drop(held);
+            wait_for_the_end();
+        }
+        let mut child = command.spawn().with_context(|| format!("cannot start `kvit {}`", program.words[0]))?;
         let (pid, stdout, stderr) = (child.id(), child.stdout.take(), child.stderr.take());
+        held.all.push(child);
+        let place = held.all.len() - 1;
         drop(held);
-        let mut server = Server { child: slot, address: String::new(), port: 0, pid };
+        let mut server = Server { brood: brood.clone(), place, address: String::new(), port: 0, pid };
 
         let lines = Arc::new(Mutex::new(VecDeque::new()));
         let keep = lines.clone();
@@ -89,7 +148,7 @@ impl Server {
         loop {
             match told.recv_timeout(until.saturating_duration_since(Instant::now())) {
                 Ok(line) => {
-                    if let Some(address) = line.strip_prefix("listening on ") {
+                    if let Some(address) = line.strip_prefix(program.says) {
                         let port = address.rsplit(':').next().and_then(|p| p.parse().ok());
                         server.port = port.ok_or_else(|| anyhow!("the server said `{line}`, which names no port"))?;
                         server.address = address.to_owned();
@@ -128,7 +187,7 @@ impl Server {
     }
 
     fn ended(&self) -> Result<Option<ExitStatus>, Failure> {
-        match self.child.lock().unwrap_or_else(PoisonError::into_inner).as_mut() {
+        match self.brood.held().all.get_mut(self.place) {
             Some(child) => Ok(child.try_wait()?),
             None => Ok(None),
         }
@@ -137,29 +196,33 @@ impl Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        if !end(&self.child) {
-            // A signal ended it, which is why its streams broke off; the thread that heard the signal is about to end this process.
-            loop {
-                std::thread::park();
-            }
+        let mut held = self.brood.held();
+        if held.over {
+            // Which is why its streams broke off.
+            drop(held);
+            wait_for_the_end();
+        }
+        if let Some(child) = held.all.get_mut(self.place) {
+            end(child);
         }
     }
 }
 
-/// Ends the child if it still runs; false if somebody else has ended it. One that was waited for is not signalled again: its id may be
-/// another's by now.
-fn end(child: &Mutex<Option<Child>>) -> bool {
-    let mut child = child.lock().unwrap_or_else(PoisonError::into_inner);
-    // It leaves its place when it is gone, so that whoever finds the place empty knows that.
-    let Some(running) = child.as_mut() else { return false };
-    let _ = running.kill();
-    let _ = running.wait();
-    *child = None;
-    true
+/// The thread that heard a signal is about to end this process.
+fn wait_for_the_end() -> ! {
+    loop {
+        std::thread::park();
+    }
 }
 
-/// From now on a signal that ends this process ends the child first.
-fn end_on_signal(whose: &'static str, child: Arc<Mutex<Option<Child>>>) -> Result<(), Failure> {
+/// Ends a child if it still runs. One that was waited for is not signalled again, as std promises: its id may be another's by now.
+fn end(child: &mut Child) {
+    let _ = child.kill();
+    let _ = child.wait();
+}
+
+/// From now on a signal that ends this process ends the children first, the newest before those that it needs.
+fn end_on_signal(whose: &'static str, brood: Brood) -> Result<(), Failure> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let guard = runtime.enter();
     let kinds = [(SignalKind::interrupt(), 130), (SignalKind::terminate(), 143), (SignalKind::hangup(), 129)];
@@ -179,8 +242,12 @@ fn end_on_signal(whose: &'static str, child: Arc<Mutex<Option<Child>>>) -> Resul
                 _ = hangup.recv() => kinds[2].1,
             }
         });
-        end(&child);
-        eprintln!("kvit: {whose} interrupted; its server was ended");
+        let mut held = brood.held();
+        held.over = true;
+        held.all.iter_mut().rev().for_each(end);
+        let what = if held.all.len() > 1 { "servers were" } else { "server was" };
+        drop(held);
+        eprintln!("kvit: {whose} interrupted; its {what} ended");
         std::process::exit(code);
     });
     Ok(())

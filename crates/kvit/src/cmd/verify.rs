@@ -2,13 +2,15 @@
 //!
 //! Invariant: exit code 0 says that no cell and no check failed and that something passed; 2 that nothing could be judged.
 
+mod own;
+
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use anyhow::Context;
 use clap::Args;
 use verify::judge::caller::Target;
-use verify::judge::cell::{Cell, Set};
+use verify::judge::cell::{Cell, Phase, Set, Trigger};
 use verify::judge::cpu::Processes;
 use verify::judge::hop::Named;
 use verify::judge::profile::Profile;
@@ -26,6 +28,11 @@ use crate::out;
 pub struct VerifyArgs {
     /// Where the stack is asked, as its callers ask it [default: http://127.0.0.1:8000, or with --check where the report's was].
     pub url: Option<String>,
+    /// Judge kvit itself by the same rules: starts `kvit serve`, then `kvit gateway` with a `kvit worker`, on free ports with taps between, and
+    /// ends them. Each gets a report of its own; a file to read or write has the stack's name put in, as `now.serve.json` and
+    /// `now.gateway.json`.
+    #[arg(long = "self", conflicts_with_all = ["url", "engine", "profile", "tap", "hop", "pid", "key_file", "check"])]
+    pub own: bool,
     /// Ask the common questions only (the default): under a minute on most stacks.
     #[arg(long, conflicts_with_all = ["full", "cell"])]
     pub quick: bool,
@@ -35,8 +42,9 @@ pub struct VerifyArgs {
     /// Ask this question, as `early/close/stream`; may be given more than once.
     #[arg(long, value_name = "PHASE/TRIGGER/FORM")]
     pub cell: Vec<Cell>,
-    /// The model to ask for; else the first that the stack names.
-    #[arg(long, value_name = "NAME")]
+    /// The model to ask for; else the first that the stack names. With --self the GGUF file to serve; else the cached default model, fetched if
+    /// it is not there.
+    #[arg(long, value_name = "NAME|FILE")]
     pub model: Option<String>,
     /// Where the engine's counters are, if they are not where the stack is.
     #[arg(long, value_name = "URL")]
@@ -57,6 +65,9 @@ pub struct VerifyArgs {
     /// A file with the API key that the stack is asked with.
     #[arg(long, value_name = "FILE")]
     pub key_file: Option<PathBuf>,
+    /// A file with certificates (PEM) of authorities that are trusted beside the usual ones, where a URL is `https`.
+    #[arg(long, value_name = "FILE")]
+    pub ca_file: Option<PathBuf>,
     /// Settings (TOML): tries, tolerances, limits.
     #[arg(long, value_name = "FILE")]
     pub settings: Option<PathBuf>,
@@ -66,6 +77,10 @@ pub struct VerifyArgs {
     /// Tokens that a request asks for.
     #[arg(long, value_name = "N")]
     pub max_tokens: Option<u64>,
+    /// Idle timeout of the hop in front, in milliseconds: how long it lets a request be silent before it gives it up. Questions of `edge-idle` are
+    /// asked with it: do those go on that it gave up?
+    #[arg(long, value_name = "MILLISECONDS")]
+    pub idle_ms: Option<u64>,
     /// Never look at the engine between a departure and its end.
     #[arg(long)]
     pub passive: bool,
@@ -93,9 +108,15 @@ pub struct VerifyArgs {
     pub html: Option<PathBuf>,
 }
 
-/// Judges a stack.
-pub fn run(args: &VerifyArgs) -> Result<(), Failure> {
+/// Judges a stack, or kvit's own.
+///
+/// # Errors
+/// A wrong option, a stack that cannot be judged, or one that failed.
+pub fn run(args: &VerifyArgs, cache: Option<PathBuf>) -> Result<(), Failure> {
     let settings = settings(args)?;
+    if args.own {
+        return own::run(args, &settings, cache);
+    }
     let checked = args.check.as_deref().map(older).transpose()?;
     if let Some(old) = checked.as_ref().filter(|old| old.hops.len() > 1 && args.hop.is_empty()) {
         let names: Vec<String> = old.hops.iter().map(report::clean_name).collect();
@@ -103,17 +124,12 @@ pub fn run(args: &VerifyArgs) -> Result<(), Failure> {
     }
     let default = checked.as_ref().map_or("http://127.0.0.1:8000", |old| old.target.as_str());
     let target = target(args, args.url.as_deref().unwrap_or(default))?;
-    let engine = args.engine.as_deref().map(target_at).transpose()?;
+    let engine = args.engine.as_deref().map(|url| trusting(args, target_at(url)?)).transpose()?;
     let profile = args.profile.as_deref().map(profile).transpose()?;
     let taps = args.tap.iter().map(|at| TapClient::new(at)).collect::<Result<Vec<_>, _>>().map_err(Failure::Usage)?;
     let old = args.compare.as_deref().map(older).transpose()?;
-    let cells = match (&*args.cell, args.full) {
-        ([], false) => Set::Quick.cells(),
-        ([], true) => Set::Full.cells(),
-        (cells, _) => cells.to_vec(),
-    };
-    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
-    let judged = runtime.block_on(async {
+    let cells = cells(args, &settings);
+    let judged = runtime()?.block_on(async {
         let port = engine.as_ref().unwrap_or(&target).port_here().await;
         let looks = args.profile.as_deref() != Some("none");
         let mut stack = Stack::meet(target, args.model.clone(), engine.clone(), profile.flatten(), looks).await?;
@@ -132,15 +148,42 @@ pub fn run(args: &VerifyArgs) -> Result<(), Failure> {
         Met::Judged(report) => report,
         Met::Hops(hops) => return stale(args, &checked.unwrap_or_default(), &hops),
     };
-    files(args, &report)?;
-    out::line(report::table::table(&report, out::width(), report::table::Paint::Plain).trim_end())?;
-    if let Some(old) = old {
-        out::line(report::compare::text(&report::compare::compare(&old, &report), out::width(), report::table::Paint::Plain).trim_end())?;
-    }
+    files(args, &report, &Path::to_path_buf)?;
+    show(&report, old.as_ref())?;
     match report.exit_code() {
         0 => Ok(()),
         2 => Err(Failure::Usage("nothing could be judged; what is missing stands above".to_owned())),
         _ => Err(Failure::Other(anyhow::anyhow!("{} failed", report.count("FAIL")))),
+    }
+}
+
+fn cells(args: &VerifyArgs, settings: &Settings) -> Vec<Cell> {
+    match (&*args.cell, args.full) {
+        ([], false) => {
+            let mut cells = Set::Quick.cells();
+            // Whoever says when an edge gives up asks what that does.
+            if settings.idle_ms > 0 {
+                let idle = |phase| Cell::new(phase, Trigger::EdgeIdle);
+                cells.extend([idle(Phase::Prefill), idle(Phase::EarlyDecode).whole()]);
+            }
+            cells
+        }
+        ([], true) => Set::Full.cells(),
+        (cells, _) => cells.to_vec(),
+    }
+}
+
+fn runtime() -> Result<tokio::runtime::Runtime, Failure> {
+    Ok(tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?)
+}
+
+/// The table of a report, and what became better or worse since an earlier one.
+fn show(report: &Report, old: Option<&Report>) -> Result<(), Failure> {
+    let (width, paint) = (out::width(), report::table::Paint::Plain);
+    out::line(report::table::table(report, width, paint).trim_end())?;
+    match old {
+        Some(old) => out::line(report::compare::text(&report::compare::compare(old, report), width, paint).trim_end()),
+        None => Ok(()),
     }
 }
 
@@ -191,6 +234,7 @@ fn settings(args: &VerifyArgs) -> Result<Settings, Failure> {
         settings.seed = SystemTime::now().duration_since(UNIX_EPOCH).map_or(1, |since| since.as_millis() as u64);
     }
     settings.tries = args.tries.unwrap_or(settings.tries);
+    settings.idle_ms = args.idle_ms.unwrap_or(settings.idle_ms);
     settings.max_tokens = args.max_tokens.unwrap_or(settings.max_tokens);
     if args.passive || args.poll {
         settings.poll = Some(args.poll);
@@ -204,8 +248,16 @@ fn target_at(url: &str) -> Result<Target, Failure> {
     Target::parse(url).map_err(Failure::Usage)
 }
 
+/// With the authorities that were named.
+fn trusting(args: &VerifyArgs, mut target: Target) -> Result<Target, Failure> {
+    if let Some(file) = &args.ca_file {
+        target.trust(file).map_err(Failure::Usage)?;
+    }
+    Ok(target)
+}
+
 fn target(args: &VerifyArgs, url: &str) -> Result<Target, Failure> {
-    let mut target = target_at(url)?;
+    let mut target = trusting(args, target_at(url)?)?;
     if let Some(file) = &args.key_file {
         target.key(text(file)?.trim()).map_err(|why| Failure::Usage(format!("{}: {why}", file.display())))?;
     }
@@ -228,9 +280,10 @@ fn profile(name: &str) -> Result<Option<Profile>, Failure> {
     Profile::parse(&text(file)?).map(Some).map_err(|why| Failure::Usage(format!("{name}: {why}")))
 }
 
-fn files(args: &VerifyArgs, report: &Report) -> Result<(), Failure> {
-    let write = |file: &Option<PathBuf>, text: &dyn Fn() -> String| match file {
-        Some(file) => std::fs::write(file, text()).with_context(|| file.display().to_string()).map_err(Failure::Other),
+/// Writes the files that were asked for, each where `at` says.
+fn files(args: &VerifyArgs, report: &Report, at: &dyn Fn(&Path) -> PathBuf) -> Result<(), Failure> {
+    let write = |file: &Option<PathBuf>, text: &dyn Fn() -> String| match file.as_deref().map(at) {
+        Some(file) => std::fs::write(&file, text()).with_context(|| file.display().to_string()).map_err(Failure::Other),
         None => Ok(()),
     };
     write(&args.json, &|| report::json::write(report).unwrap_or_default())?;

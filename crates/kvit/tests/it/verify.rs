@@ -1,9 +1,11 @@
 //! `kvit verify`: what it says of wrong hops, and whether an earlier report still holds. What it finds of stacks is tested in its own crate.
 
-use std::io::{Read, Write};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpListener;
 use std::path::Path;
+use std::process::Stdio;
 
+use super::server::lasting_model;
 use super::{Said, run};
 
 /// A server that names a model and its release, and asks for nothing more; it answers until the test's process ends.
@@ -98,4 +100,76 @@ fn a_report_says_whether_its_hops_are_still_what_they_were() {
     let said = run(&["verify", "--check", &old]);
     assert_eq!(said.code, 2);
     assert!(said.err.contains("the report is of the hops edge, vllm: name them again"), "{}", said.err);
+}
+
+/// Settings with which a judgement of a tiny model is short.
+const SHORT: &str = "tries = 1\nmax_tokens = 512\nprefill_ms = 50\nneighbours = 0\ndepartures = 0\nlook_every_ms = 5\n";
+
+// contract: C-29
+#[test]
+fn kvit_is_judged_by_its_own_rules_in_one_process_and_in_two() {
+    let folder = tempfile::tempdir().unwrap();
+    let (settings, json) = (write(folder.path(), "s.toml", SHORT), folder.path().join("now.json"));
+    let model = lasting_model();
+    let cells = [
+        "early/close/stream",
+        "early/h2-reset/stream",
+        "early/grpc-cancel/stream",
+        "early/grpc-deadline/stream",
+        "prefill/edge-idle/stream",
+    ];
+    let mut args = vec!["verify", "--self", "--model", model.to_str().unwrap(), "--settings", &settings, "--json", json.to_str().unwrap()];
+    args.extend(cells.iter().flat_map(|cell| ["--cell", cell]));
+    let said = run(&args);
+    assert_eq!(said.code, 0, "{}\n{}", said.out, said.err);
+    for (name, hops, boundaries) in [
+        ("now.serve.json", &["kvit"][..], &["client → kvit", "kvit → work"][..]),
+        ("now.gateway.json", &["gateway", "worker"], &["client → gateway", "gateway → worker", "worker → work"]),
+    ] {
+        let text = std::fs::read_to_string(folder.path().join(name)).unwrap();
+        let report: verify::judge::result::Report = serde_json::from_str(&text).unwrap();
+        assert_eq!(report.hops.iter().map(|hop| hop.name.as_str()).collect::<Vec<_>>(), hops);
+        assert!(report.hops.iter().all(|hop| hop.version.as_deref() == Some(env!("CARGO_PKG_VERSION"))), "{:?}", report.hops);
+        let words: Vec<_> = report.cells.iter().map(|of| of.verdict.word()).collect();
+        assert_eq!(words, ["pass", "pass", "pass", "pass", "n/a"], "{}", said.out);
+        let crossed = &report.cells[0].boundaries;
+        assert_eq!(crossed.iter().map(|of| of.name.as_str()).collect::<Vec<_>>(), boundaries);
+        assert_eq!((crossed[0].is_crossed(), crossed.last().unwrap().is_crossed()), (Some(true), Some(true)));
+        // What kvit itself recorded of each is what was done to it.
+        let records: Vec<_> = report.cells.iter().flat_map(|of| of.seen.first()?.record.as_deref()).collect();
+        assert_eq!(records, ["cancelled/client_closed", "cancelled/client_reset", "cancelled/client_reset", "expired/client_deadline"]);
+    }
+    let refused = run(&["verify", "--self", "http://127.0.0.1:1"]);
+    assert_eq!((refused.code, refused.err.contains("cannot be used with")), (2, true), "{}", refused.err);
+}
+
+// contract: C-29
+#[test]
+fn a_signal_ends_the_servers_of_the_judge() {
+    let folder = tempfile::tempdir().unwrap();
+    let settings = write(folder.path(), "s.toml", SHORT);
+    let model = lasting_model();
+    // A question that is asked again and again: it goes on until somebody ends it.
+    let args = [
+        "verify",
+        "--self",
+        "--model",
+        model.to_str().unwrap(),
+        "--settings",
+        &settings,
+        "--tries",
+        "100000",
+        "--cell",
+        "early/close/stream",
+    ];
+    let mut judge = super::kvit(folder.path(), &args).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let line =
+        BufReader::new(judge.stdout.take().unwrap()).lines().map_while(Result::ok).find(|line| line.starts_with("kvit serve: ")).unwrap();
+    let pid = |text: &str| text.split("is process ").nth(1).and_then(|rest| rest.split(' ').next()?.parse::<i32>().ok());
+    let server = rustix::process::Pid::from_raw(pid(&line).unwrap()).unwrap();
+    assert!(rustix::process::test_kill_process(server).is_ok(), "it runs");
+    rustix::process::kill_process(rustix::process::Pid::from_child(&judge), rustix::process::Signal::INT).unwrap();
+    let ended = judge.wait_with_output().unwrap();
+    assert_eq!(ended.status.code(), Some(130), "{}", String::from_utf8_lossy(&ended.stderr));
+    assert!(rustix::process::test_kill_process(server).is_err(), "process {server:?} is still there");
 }

@@ -75,7 +75,7 @@ pub(super) fn boundaries(
         // Taps that nobody named a hop for are told apart by their place alone.
         let of = |seen: &Try| if way.named { seen.taps.iter().position(|tap| tap.name == names[hop]) } else { Some(hop) };
         let all = tries.iter().filter_map(|seen| seen.taps.get(of(seen)?));
-        all.filter(|tap| look && tap.requests > 0).collect()
+        all.filter(|tap| look && tap.requests > 0 && !tap.is_refusal()).collect()
     };
     let told: Vec<Point> = (0..names.len()).map(|hop| tapped(hop, &taps(hop), cell, tolerance, failed)).collect();
     let took: Vec<Point> = names.iter().enumerate().map(|(hop, name)| logged(hop, name, tries, look, failed.then_some(cell))).collect();
@@ -99,7 +99,9 @@ pub(super) fn boundaries(
     all.push(Boundary { name: format!("{from} → {last}"), crossed: stopped, crossed_ms: stop.in_time.filter(|_| !failed), by: stop.by });
     let work = Point { hop: names.len(), seen: stopped, at: None };
     let points: Vec<Point> = told.into_iter().zip(took).flat_map(|((told, _), took)| [told, took]).chain([work]).collect();
-    let lost = failed.then(|| lost(&points, &names, last)).flatten();
+    // Nobody left but a hop: the first of them, or one behind it.
+    let from = names.first().filter(|_| way.named && cell.trigger == Trigger::EdgeIdle).copied().unwrap_or("client");
+    let lost = failed.then(|| lost(&points, &names, from, last)).flatten();
     (all, lost)
 }
 
@@ -146,7 +148,7 @@ fn logged(hop: usize, name: &str, tries: &[&Try], look: bool, failed: Option<Cel
 }
 
 /// Between the last point that it reached and the first that it did not.
-fn lost(points: &[Point], names: &[&str], last: &str) -> Option<String> {
+fn lost(points: &[Point], names: &[&str], from: &str, last: &str) -> Option<String> {
     let first = points.iter().position(|point| point.seen == Some(false))?;
     let reached = points[..first].iter().rposition(|point| point.seen == Some(true)).map(|at| points[at].hop);
     // Points stand in pairs, the tap's first: an odd one is a log's, and what it lacks was lost in its hop.
@@ -156,7 +158,7 @@ fn lost(points: &[Point], names: &[&str], last: &str) -> Option<String> {
         Some(at) => names[at],
         // What the caller's kernel sent came to the first hop, which says that it took no note of it.
         None if is_log && hop == 0 => names[0],
-        None => "client",
+        None => from,
     };
     Some(format!("{left} → {}", names.get(behind).copied().unwrap_or(last)))
 }

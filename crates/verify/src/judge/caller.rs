@@ -5,23 +5,33 @@
 //!
 //! Invariant: nothing is read that was not asked for, beyond one buffer; what was read is stamped when it was read.
 
+mod leave;
+
 use std::process::Stdio;
 use std::time::{Duration, Instant};
 
+use bytes::Bytes;
 use http::{Method, header};
-use http_body_util::BodyExt;
+use http_body_util::{BodyExt, Full};
 use hyper::body::Incoming;
+use hyper::client::conn::http2;
 use hyper_util::rt::{TokioExecutor, TokioIo};
+use protocol::runs_v1::generate_event::Event as Message;
 use serde_json::Value;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::process::{Child, ChildStdout};
 use tokio::task::JoinHandle;
 
-use super::cell::Trigger;
 use super::events::{Event, Splitter, error};
+use super::grpc::{self, Frames};
 use super::target::{ANSWER_BYTES_MAX, Driver};
+use super::wire::Speaks;
 
 pub use super::target::{CallerError, Target};
+pub use leave::Left;
+
+/// Where a gRPC call says how it ended.
+const GRPC_STATUS: &str = "grpc-status";
 
 /// How a run is asked for.
 #[derive(Clone, Debug)]
@@ -46,6 +56,8 @@ pub enum By {
     Http2,
     /// `curl`, a process that can be killed.
     Process,
+    /// kvit's gRPC front door, with a deadline that the call carries or without.
+    Grpc(Option<Duration>),
 }
 
 /// How an answer ended.
@@ -81,6 +93,8 @@ pub struct Caller {
     /// The second handle on its socket; a process has its own.
     socket: Option<socket2::Socket>,
     _driver: Option<Driver>,
+    /// Nothing more is asked by it; an HTTP/2 connection ends when nobody can, and a reset stream would be a closed connection.
+    _sender: Option<http2::SendRequest<Full<Bytes>>>,
     state: State,
     splitter: Splitter,
     /// When the request was sent.
@@ -93,6 +107,8 @@ enum State {
     Asked(JoinHandle<Result<http::Response<Incoming>, hyper::Error>>),
     Stream(Incoming),
     Whole(Incoming, Vec<u8>),
+    /// The messages of a gRPC call.
+    Call(Incoming, Frames),
     /// A process that writes the answer's head and body to a pipe.
     Process(Box<Child>, ChildStdout, Vec<u8>),
     Over,
@@ -107,13 +123,23 @@ impl Caller {
         if ask.by == By::Process {
             return Caller::process(target, &ask).await;
         }
-        let request = target.request(Method::POST, ask.path, Some(&ask.id), ask.body.to_string().into())?;
-        let socket = target.connect().await?;
-        let handle = socket2::SockRef::from(&socket).try_clone()?;
+        let request = match ask.by {
+            By::Grpc(deadline) => {
+                let message = grpc::request(&ask.body).map_err(CallerError::Request)?;
+                target.call(grpc::PATH, &ask.id, message, deadline)?
+            }
+            By::Http2 => target.over_http2(target.request(Method::POST, ask.path, Some(&ask.id), ask.body.to_string().into())?)?,
+            By::Http1 | By::Process => target.request(Method::POST, ask.path, Some(&ask.id), ask.body.to_string().into())?,
+        };
+        let speaks = if matches!(ask.by, By::Http2 | By::Grpc(_)) { Speaks::Http2 } else { Speaks::Http1 };
+        let socket = target.connect(speaks).await?;
+        let handle = socket2::SockRef::from(socket.socket()).try_clone()?;
         let (asked, driver);
-        if ask.by == By::Http2 {
+        let mut kept = None;
+        if speaks == Speaks::Http2 {
             let (mut sender, connection) = hyper::client::conn::http2::handshake(TokioExecutor::new(), TokioIo::new(socket)).await?;
             driver = Driver::new(tokio::spawn(async move { drop(connection.await) }));
+            kept = Some(sender.clone());
             asked = tokio::spawn(async move { sender.send_request(request).await });
         } else {
             let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(socket)).await?;
@@ -122,7 +148,7 @@ impl Caller {
         }
         let (sent, read) = (Instant::now(), Read::default());
         let state = State::Asked(asked);
-        Ok(Caller { socket: Some(handle), _driver: Some(driver), state, splitter: Splitter::default(), sent, read })
+        Ok(Caller { socket: Some(handle), _driver: Some(driver), _sender: kept, state, splitter: Splitter::default(), sent, read })
     }
 
     /// Asks by `curl`, which is a process like any caller's.
@@ -133,7 +159,10 @@ impl Caller {
         for (name, value) in &target.headers {
             command.args(["-H", &format!("{name}: {}", value.to_str().unwrap_or_default())]);
         }
-        command.arg(format!("http://{}{}{}", target.authority, target.base, ask.path));
+        if let Some(file) = target.secure.as_ref().and_then(|secure| secure.authorities.as_ref()) {
+            command.arg("--cacert").arg(file);
+        }
+        command.arg(format!("{}{}", target.url(), ask.path));
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null()).kill_on_drop(true);
         let mut child = command.spawn().map_err(|e| CallerError::Request(format!("curl cannot be started: {e}")))?;
         if let Some(mut input) = child.stdin.take() {
@@ -141,7 +170,15 @@ impl Caller {
         }
         let output = child.stdout.take().ok_or_else(|| CallerError::Request("curl has no output".to_owned()))?;
         let state = State::Process(Box::new(child), output, Vec::new());
-        Ok(Caller { socket: None, _driver: None, state, splitter: Splitter::default(), sent: Instant::now(), read: Read::default() })
+        Ok(Caller {
+            socket: None,
+            _driver: None,
+            _sender: None,
+            state,
+            splitter: Splitter::default(),
+            sent: Instant::now(),
+            read: Read::default(),
+        })
     }
 
     /// Takes what `curl` wrote: a head, then events or a whole answer.
@@ -168,9 +205,9 @@ impl Caller {
         events.iter().for_each(|event| self.take(event));
     }
 
-    /// Whether its answer has ended.
+    /// Whether its answer has ended, or is not read any more.
     pub fn is_over(&self) -> bool {
-        self.read.end.is_some()
+        self.read.end.is_some() || matches!(self.state, State::Over)
     }
 
     /// Reads the next piece of it, if it has not ended.
@@ -180,6 +217,15 @@ impl Caller {
                 Ok(Ok(answer)) => {
                     self.read.head = Some((Instant::now(), answer.status().as_u16()));
                     let kind = answer.headers().get(header::CONTENT_TYPE).and_then(|kind| kind.to_str().ok()).unwrap_or_default();
+                    if kind.starts_with("application/grpc") {
+                        // A call that was turned away at once has its status here, and nothing behind it.
+                        let refused = answer.headers().contains_key(GRPC_STATUS);
+                        self.state = State::Call(answer.into_body(), Frames::default());
+                        if refused {
+                            self.ends(End::Error);
+                        }
+                        return;
+                    }
                     let is_stream = kind.starts_with("text/event-stream");
                     self.state = if is_stream { State::Stream(answer.into_body()) } else { State::Whole(answer.into_body(), Vec::new()) };
                 }
@@ -211,6 +257,20 @@ impl Caller {
                     let all = std::mem::take(all);
                     self.take_whole(&all);
                 }
+            },
+            State::Call(body, frames) => match body.frame().await {
+                Some(Ok(frame)) => match frame.into_data() {
+                    Ok(data) => match frames.push(&data) {
+                        Some(events) => events.into_iter().for_each(|event| self.take_message(event)),
+                        None => self.ends(End::Broken),
+                    },
+                    Err(frame) => {
+                        let status = frame.into_trailers().ok().and_then(|trailers| trailers.get(GRPC_STATUS).cloned());
+                        let well = status.is_some_and(|status| status == "0");
+                        self.ends(if well { End::Complete } else { End::Error });
+                    }
+                },
+                Some(Err(_)) | None => self.ends(End::Broken),
             },
             State::Process(_, output, all) => {
                 let mut buffer = vec![0; 16 << 10];
@@ -248,6 +308,18 @@ impl Caller {
             }
             Event::Usage { prompt, generated } => self.read.usage = Some((*prompt, *generated)),
             Event::Error(said) => self.fails(said.clone()),
+        }
+    }
+
+    fn take_message(&mut self, event: Message) {
+        match event {
+            Message::Accepted(_) => {}
+            Message::Delta(delta) => {
+                let now = Instant::now();
+                self.read.tokens.extend(delta.tokens.iter().map(|_| now));
+                self.text(delta.sequence as usize).push_str(&delta.text);
+            }
+            Message::Ended(ended) => self.read.usage = ended.usage.map(|usage| (usage.prompt.into(), usage.generated.into())),
         }
     }
 
@@ -302,59 +374,4 @@ impl Caller {
         }
         self.read.end.map_or(End::Broken, |(_, how)| how)
     }
-
-    /// Leaves in a way that ends the connection, or a part of it. What the other side sees of it is what that way is called.
-    ///
-    /// # Errors
-    /// The kernel's.
-    pub fn leave(mut self, how: Trigger) -> std::io::Result<Left> {
-        match how {
-            // Closed with unread bytes in it, a socket is reset: what has come is thrown away first, so that this one is a FIN.
-            Trigger::Close | Trigger::StreamReset => {
-                self.state = State::Over;
-                if let Some(socket) = self.socket.as_ref().filter(|_| how == Trigger::Close) {
-                    socket.shutdown(std::net::Shutdown::Write).or_else(gone)?;
-                }
-                Ok(Left { at: Instant::now(), read: std::mem::take(&mut self.read), kept: None })
-            }
-            Trigger::Reset => {
-                if let Some(socket) = &self.socket {
-                    socket.set_linger(Some(Duration::ZERO))?;
-                }
-                let read = std::mem::take(&mut self.read);
-                let at = Instant::now();
-                drop(self);
-                Ok(Left { at, read, kept: None })
-            }
-            Trigger::HalfClose => {
-                if let Some(socket) = &self.socket {
-                    socket.shutdown(std::net::Shutdown::Write).or_else(gone)?;
-                }
-                Ok(Left { at: Instant::now(), read: self.read.clone(), kept: Some(self) })
-            }
-            Trigger::Kill => {
-                if let State::Process(child, ..) = &mut self.state {
-                    child.start_kill()?;
-                }
-                Ok(Left { at: Instant::now(), read: std::mem::take(&mut self.read), kept: None })
-            }
-            // Nothing is done to the connection: whoever reads no more, or waits for a deadline, keeps it.
-            _ => Ok(Left { at: Instant::now(), read: self.read.clone(), kept: Some(self) }),
-        }
-    }
-}
-
-/// A peer that is gone has closed already.
-fn gone(error: std::io::Error) -> std::io::Result<()> {
-    if error.kind() == std::io::ErrorKind::NotConnected { Ok(()) } else { Err(error) }
-}
-
-/// A caller that has left.
-pub struct Left {
-    /// When.
-    pub at: Instant,
-    /// What it had read.
-    pub read: Read,
-    /// Its connection, where its way of leaving keeps it.
-    pub kept: Option<Caller>,
 }

@@ -128,6 +128,10 @@ impl Cell {
             _ if !self.streaming && reads_tokens => Some("nothing of an answer that is not streamed can be read before its end"),
             Trigger::StopReading if !self.streaming => Some("an answer that is not streamed is not read before its end"),
             Trigger::StopReading if matches!(self.phase, Phase::Queued | Phase::Prefill) => Some("there is nothing to read yet"),
+            Trigger::EdgeIdle if self.streaming && !matches!(self.phase, Phase::Queued | Phase::Prefill) => {
+                Some("a stream that has begun is not silent, so no hop finds it idle")
+            }
+            Trigger::GrpcCancel | Trigger::GrpcDeadline if !self.streaming => Some("the answer of a gRPC call is a stream"),
             _ => None,
         }
     }

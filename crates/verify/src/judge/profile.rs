@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 
 use serde::Deserialize;
 
+use super::grpc::SERVICES;
 use super::result::Look;
 
 /// Longest page of counters that is read, in bytes.
@@ -109,6 +110,8 @@ pub struct Profile {
     pub cancel: Option<CancelBy>,
     /// The field of a request by which it carries a deadline, in milliseconds.
     pub deadline: Option<String>,
+    /// The gRPC service on the same port by which a run is asked for, too: one of [`SERVICES`].
+    pub grpc: Option<String>,
     /// Where the stack keeps a record of a request: the path of a GET; `{id}` is its id.
     pub record: Option<String>,
 }
@@ -125,6 +128,9 @@ impl Profile {
         }
         if profile.running.is_empty() && profile.generated.is_empty() {
             return Err("neither `running` nor `generated` says anything: name at least one metric in one of them".to_owned());
+        }
+        if let Some(service) = profile.grpc.as_deref().filter(|service| !SERVICES.contains(service)) {
+            return Err(format!("the gRPC service `{service}` is none that is spoken here: {}", SERVICES.join(", ")));
         }
         if profile.path.is_empty() {
             profile.path = metrics();
@@ -273,7 +279,13 @@ mod tests {
         let profile = Profile::parse(own).expect("a profile");
         assert_eq!(profile.path, "/metrics");
         assert_eq!(profile.read("jobs{kind=\"a \\\"b\\\"\"} 4\njobs{kind=\"c\"} 9\n").running, Some(2.0));
-        for (text, says) in [("", "`name`"), ("name = \"x\"", "neither"), ("name = \"x\"\nruning = []", "runing"), ("name = 7", "name")] {
+        for (text, says) in [
+            ("", "`name`"),
+            ("name = \"x\"", "neither"),
+            ("name = \"x\"\nruning = []", "runing"),
+            ("name = 7", "name"),
+            ("name = \"x\"\nrunning = [{ metric = \"a\" }]\ngrpc = \"y\"", "`y` is none that is spoken"),
+        ] {
             assert!(Profile::parse(text).expect_err(text).contains(says), "{text}");
         }
     }

@@ -73,6 +73,13 @@ pub struct TapSaw {
     pub clock_error_ms: Option<f64>,
 }
 
+impl TapSaw {
+    /// Whether an error passed in place of an answer: then it is the word of a hop behind this tap, and nothing that was computed.
+    pub fn is_refusal(&self) -> bool {
+        self.complete && self.status.is_some_and(|status| status >= 500)
+    }
+}
+
 /// One look at an engine.
 #[derive(Clone, Copy, PartialEq, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
@@ -115,6 +122,8 @@ pub struct EngineSaw {
     pub gone_ms: Option<f64>,
     /// When the engine first held no more room than before, by a look that began after the trigger, and held no more from then on.
     pub capacity_ms: Option<f64>,
+    /// Tokens that had been generated for it at the last look before the trigger, whether its caller had read them or not.
+    pub tokens_before: Option<f64>,
     /// Tokens that were generated for it and that its caller did not read before the trigger.
     pub tokens_after: Option<f64>,
     /// Prompt tokens that were computed after the trigger, as far as that can be told.

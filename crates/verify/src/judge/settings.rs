@@ -45,6 +45,8 @@ pub struct Settings {
     pub departures: u64,
     /// By how much the engine's memory may grow with each of them, in KiB, for as long as they go on.
     pub memory_kib: f64,
+    /// Idle timeout of the first hop that has one, in milliseconds: how long it lets a request be silent before it gives it up; 0 if nobody knows.
+    pub idle_ms: u64,
     /// Longest wait for the lines of hops' logs when all is over, in milliseconds.
     pub log_wait_ms: u64,
     /// By what prompts and ids differ from run to run; 0 for another one each time.
@@ -71,6 +73,7 @@ impl Default for Settings {
             look_every_ms: 50,
             departures: 12,
             memory_kib: 256.0,
+            idle_ms: 0,
             log_wait_ms: 2000,
             seed: 0,
         }
@@ -102,6 +105,9 @@ impl Settings {
         at_least("fillers_max", self.fillers_max as u64, 1)?;
         at_least("patience_ms", self.patience_ms, 1000)?;
         at_least("look_every_ms", self.look_every_ms, 1)?;
+        if self.idle_ms > 0 {
+            at_least("idle_ms", self.idle_ms, 100)?;
+        }
         if (1..super::cleanup::DEPARTURES_MIN).contains(&self.departures) {
             let least = super::cleanup::DEPARTURES_MIN;
             return Err(format!("departures is {}; at least {least} say anything, and 0 asks for none", self.departures));
@@ -153,6 +159,7 @@ mod tests {
             ("slowdown_max = 0.5", "slowdown_max"),
             ("max_tokens = 8", "at least 32"),
             ("departures = 7", "departures is 7"),
+            ("idle_ms = 20", "idle_ms is 20"),
         ] {
             assert!(Settings::parse(text).expect_err(text).contains(says), "{text}");
         }

@@ -3,6 +3,7 @@
 //! Invariant: a key is sent and never shown.
 
 use std::net::SocketAddr;
+use std::path::Path;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -12,6 +13,8 @@ use hyper::body::Incoming;
 use hyper_util::rt::TokioIo;
 use tokio::net::TcpStream;
 use tokio::task::JoinHandle;
+
+use super::wire::{Secure, Speaks, Wire};
 
 /// Longest answer of a request that is no stream, in bytes.
 pub(super) const ANSWER_BYTES_MAX: usize = 64 << 20;
@@ -25,30 +28,55 @@ pub struct Target {
     pub base: String,
     /// Sent with every request.
     pub headers: Vec<(HeaderName, HeaderValue)>,
+    /// How TLS is spoken, where it is.
+    pub(super) secure: Option<Box<Secure>>,
     /// How long it may take to connect, and to answer a question that is no run.
     pub patience: Duration,
 }
 
 impl Target {
-    /// `http://HOST:PORT[/BASE][/v1]`.
+    /// `http://HOST:PORT[/BASE][/v1]`, or `https`.
     ///
     /// # Errors
-    /// It is none, or `https`.
+    /// It is none.
     pub fn parse(url: &str) -> Result<Target, String> {
         let wrong = || format!("`{url}` is no URL of a stack; it looks like http://127.0.0.1:8000");
         let uri: http::Uri = url.trim_end_matches('/').parse().map_err(|_| wrong())?;
-        match uri.scheme_str() {
-            Some("http") => {}
-            Some("https") => return Err(format!("`{url}`: TLS hides how a connection is closed; put the judge behind whatever ends it")),
+        let is_secure = match uri.scheme_str() {
+            Some("http") => false,
+            Some("https") => true,
             _ => return Err(wrong()),
-        }
+        };
         let authority = uri.authority().ok_or_else(wrong)?;
         if authority.as_str().contains('@') {
             return Err("a URL with a user or a password in it would show them; use --key-file".to_owned());
         }
         let base = uri.path().trim_end_matches('/').trim_end_matches("/v1").to_owned();
-        let authority = format!("{}:{}", authority.host(), authority.port_u16().unwrap_or(80));
-        Ok(Target { authority, base, headers: Vec::new(), patience: Duration::from_secs(10) })
+        let secure = if is_secure { Some(Box::new(Secure::new(authority.host())?)) } else { None };
+        let authority = format!("{}:{}", authority.host(), authority.port_u16().unwrap_or(if is_secure { 443 } else { 80 }));
+        Ok(Target { authority, base, headers: Vec::new(), secure, patience: Duration::from_secs(10) })
+    }
+
+    /// Where it is, as a URL.
+    pub fn url(&self) -> String {
+        format!("{}://{}{}", self.scheme(), self.authority, self.base)
+    }
+
+    fn scheme(&self) -> &'static str {
+        if self.is_secure() { "https" } else { "http" }
+    }
+
+    /// Whether TLS is spoken there.
+    pub fn is_secure(&self) -> bool {
+        self.secure.is_some()
+    }
+
+    /// Trusts the authorities of this file, too, where TLS is spoken.
+    ///
+    /// # Errors
+    /// Why it cannot be used.
+    pub fn trust(&mut self, file: &Path) -> Result<(), String> {
+        self.secure.as_mut().map_or(Ok(()), |secure| secure.trust(file))
     }
 
     /// Sends this key with every request. It is shown nowhere.
@@ -69,11 +97,17 @@ impl Target {
         at.ip().is_loopback().then_some(at.port())
     }
 
-    pub(super) async fn connect(&self) -> std::io::Result<TcpStream> {
+    pub(super) async fn connect(&self, speaks: Speaks) -> std::io::Result<Wire> {
         let late = |_| std::io::Error::new(std::io::ErrorKind::TimedOut, format!("no connection within {:?}", self.patience));
-        let socket = tokio::time::timeout(self.patience, TcpStream::connect(&self.authority)).await.map_err(late)??;
-        socket.set_nodelay(true)?;
-        Ok(socket)
+        let all = async {
+            let socket = TcpStream::connect(&self.authority).await?;
+            socket.set_nodelay(true)?;
+            match &self.secure {
+                None => Ok(Wire::Plain(socket)),
+                Some(secure) => secure.over(socket, speaks).await,
+            }
+        };
+        tokio::time::timeout(self.patience, all).await.map_err(late)?
     }
 
     /// Where it is, once it was looked up.
@@ -81,7 +115,7 @@ impl Target {
     /// # Errors
     /// It cannot be reached.
     pub async fn address(&self) -> std::io::Result<SocketAddr> {
-        self.connect().await?.peer_addr()
+        self.connect(Speaks::Http1).await?.socket().peer_addr()
     }
 
     pub(super) fn request(&self, method: Method, path: &str, id: Option<&str>, body: Bytes) -> Result<Request<Full<Bytes>>, CallerError> {
@@ -98,6 +132,37 @@ impl Target {
         request.body(Full::new(body)).map_err(|e| CallerError::Request(e.to_string()))
     }
 
+    /// The same for HTTP/2, which names the authority itself.
+    pub(super) fn over_http2(&self, request: Request<Full<Bytes>>) -> Result<Request<Full<Bytes>>, CallerError> {
+        let (mut head, body) = request.into_parts();
+        let wrong = |e: http::Error| CallerError::Request(e.to_string());
+        let path = head.uri.to_string();
+        head.uri =
+            http::Uri::builder().scheme(self.scheme()).authority(self.authority.as_str()).path_and_query(path).build().map_err(wrong)?;
+        head.headers.remove(header::HOST);
+        Ok(Request::from_parts(head, body))
+    }
+
+    /// A gRPC call with one message.
+    pub(super) fn call(
+        &self,
+        path: &str,
+        id: &str,
+        message: Bytes,
+        deadline: Option<Duration>,
+    ) -> Result<Request<Full<Bytes>>, CallerError> {
+        let mut request = self.over_http2(self.request(Method::POST, path, Some(id), message)?)?;
+        let headers = request.headers_mut();
+        headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/grpc"));
+        headers.insert(header::TE, HeaderValue::from_static("trailers"));
+        if let Some(deadline) = deadline {
+            // At most eight digits, as the protocol has it.
+            let text = format!("{}m", deadline.as_millis().clamp(1, 99_999_999));
+            headers.insert("grpc-timeout", HeaderValue::from_str(&text).map_err(|e| CallerError::Request(e.to_string()))?);
+        }
+        Ok(request)
+    }
+
     /// A question that is no run, on a connection of its own: the status and the text.
     ///
     /// # Errors
@@ -110,7 +175,7 @@ impl Target {
     pub(super) async fn ask_all(&self, method: Method, path: &str, body: Bytes) -> Result<(u16, Option<String>, String), CallerError> {
         let request = self.request(method, path, None, body)?;
         let all = async {
-            let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(self.connect().await?)).await?;
+            let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(self.connect(Speaks::Http1).await?)).await?;
             let driver = Driver(tokio::spawn(async move { drop(connection.await) }));
             let answer = sender.send_request(request).await?;
             let status = answer.status().as_u16();

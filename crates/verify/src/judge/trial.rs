@@ -51,6 +51,8 @@ pub(super) struct Fillers {
     pub(super) tasks: JoinSet<Option<Read>>,
     pub(super) sent: usize,
     ended: Arc<AtomicUsize>,
+    /// Whether they may end badly: a hop that gives up what is silent gives up those that wait, too.
+    pub(super) may_break: bool,
 }
 
 impl Fillers {
@@ -94,45 +96,46 @@ impl Bench<'_> {
             tokio::time::sleep(WINDOW * 3).await;
         }
         let zero = Instant::now();
-        let mut fillers = Fillers::default();
+        let mut fillers = Fillers { may_break: cell.trigger == Trigger::EdgeIdle, ..Fillers::default() };
         if cell.phase == Phase::Queued {
             self.fill(&mut fillers, id).await?;
         }
+        let is_idle = cell.trigger == Trigger::EdgeIdle;
         let prompt = match (cell.phase, cell.shared) {
+            (Phase::Prefill, _) if is_idle => words(self.settings.seed, id, self.silent_words()),
             (Phase::Prefill, _) => words(self.settings.seed, id, self.pace.long.map_or(16, |(count, _)| count)),
             (_, true) => format!("{} {id}", words(self.settings.seed, "verify-shared", 64)),
             _ => words(self.settings.seed, id, 16),
         };
-        let mut ask = self.stack.ask(id, &prompt, cell.streaming, self.settings.max_tokens);
+        let lasts = is_idle && matches!(cell.phase, Phase::EarlyDecode | Phase::LateDecode);
+        let tokens = if lasts { self.silent_tokens(cell) } else { self.settings.max_tokens };
+        let mut ask = self.stack.ask(id, &prompt, cell.streaming, tokens);
         if cell.n > 1 {
             ask.body["n"] = cell.n.into();
         }
         ask.by = match cell.trigger {
             Trigger::StreamReset => By::Http2,
             Trigger::Kill => By::Process,
+            Trigger::GrpcCancel | Trigger::GrpcDeadline => By::Grpc(self.deadline(cell)),
             _ => By::Http1,
         };
         let deadline = self.deadline(cell);
-        if let Some((field, left)) = &deadline {
+        if let Some((left, field)) = deadline.zip(self.deadline_field(cell)) {
             ask.body[field] = u64::try_from(left.as_millis()).unwrap_or(u64::MAX).into();
         }
-        seen.asked_tokens = self.pace.tokens * u64::from(cell.n);
+        seen.asked_tokens = if lasts { tokens } else { self.pace.tokens } * u64::from(cell.n);
         let mut caller = Caller::ask(&self.stack.target, ask).await.map_err(|e| format!("it could not be sent: {e}"))?;
         seen.entered = self.enter(cell, &mut caller, &fillers).await?;
-        let last = self.look_at(zero).await;
+        let mut last = self.look_at(zero).await;
         let sent = caller.sent;
-        if let Some((_, left)) = deadline {
-            let until = tokio::time::Instant::from_std(sent + left);
+        if let Some(left) = deadline {
             // Whoever has a deadline reads until it is over.
-            let read = async {
-                while !caller.is_over() {
-                    caller.next().await;
-                }
-            };
-            let _ = tokio::time::timeout_at(until, read).await;
-            tokio::time::sleep_until(until).await;
+            self.read_until(&mut caller, sent + left, zero, &mut last).await;
+            tokio::time::sleep_until(tokio::time::Instant::from_std(sent + left)).await;
         }
-        let (left, confirmed) = self.leave(cell, caller, id).await?;
+        let given_up = if is_idle { Some(self.given_up(&mut caller, zero, &mut last).await?) } else { None };
+        let (mut left, confirmed) = self.leave(cell, caller, id).await?;
+        left.at = given_up.unwrap_or(left.at);
         (seen.cancel_confirmed, seen.client) = (confirmed, client(&left.read, sent, left.at));
         let mut kept = left.kept;
         let held = before.as_ref().filter(|_| fillers.sent == 0).and_then(Held::of);
@@ -176,6 +179,11 @@ impl Bench<'_> {
         }
         let profile = self.stack.counters.as_ref().map(|counters| &counters.profile);
         match (cell.phase, cell.trigger) {
+            (_, Trigger::HalfClose) if self.stack.target.is_secure() => {
+                not_applicable("a server cannot tell half a close beneath TLS from a whole one")
+            }
+            // Before anything is said of its phase: where no timeout is known there is nothing to ask.
+            (_, Trigger::EdgeIdle) if self.settings.idle_ms == 0 => self.never_idle(cell),
             (_, Trigger::Cancel) if profile.is_none_or(|profile| profile.cancel.is_none()) => {
                 not_applicable("the stack has no cancel by name that its profile knows")
             }
@@ -189,16 +197,24 @@ impl Bench<'_> {
             (_, Trigger::StopReading) if self.settings.max_tokens < BUFFERED_TOKENS => {
                 not_proven("an answer of so few tokens fits into the buffers on the way: --max-tokens 20000 would not")
             }
-            (_, Trigger::EdgeIdle | Trigger::GrpcCancel | Trigger::GrpcDeadline) => {
-                not_proven(&format!("`{}` is not tried by this release", cell.trigger))
+            (_, Trigger::EdgeIdle) => self.never_idle(cell),
+            (_, Trigger::GrpcCancel | Trigger::GrpcDeadline) if profile.is_none_or(|profile| profile.grpc.is_none()) => {
+                not_applicable("the stack has no gRPC front door that its profile knows")
             }
             _ => None,
         }
     }
 
-    /// The field and the time of a request's own deadline, for a phase.
-    fn deadline(&self, cell: Cell) -> Option<(String, Duration)> {
-        let field = self.stack.counters.as_ref()?.profile.deadline.clone().filter(|_| cell.trigger == Trigger::ClientDeadline)?;
+    /// The field of a request's own deadline.
+    fn deadline_field(&self, cell: Cell) -> Option<&str> {
+        self.stack.counters.as_ref()?.profile.deadline.as_deref().filter(|_| cell.trigger == Trigger::ClientDeadline)
+    }
+
+    /// The time of a request's own deadline, for a phase.
+    fn deadline(&self, cell: Cell) -> Option<Duration> {
+        if cell.trigger != Trigger::GrpcDeadline {
+            self.deadline_field(cell)?;
+        }
         let part = match cell.phase {
             Phase::Queued => Duration::from_millis(500),
             Phase::Prefill => self.pace.long.map_or(self.pace.first, |(_, took)| took / 2),
@@ -207,7 +223,7 @@ impl Bench<'_> {
             Phase::LateDecode => self.pace.first + self.pace.rest(self.pace.tokens * 2 / 10),
             Phase::NearEnd => self.pace.first + self.pace.rest(NEAR),
         };
-        Some((field, part))
+        Some(part)
     }
 
     /// Waits until nothing is at work. What the engine's sums are then.
@@ -230,7 +246,7 @@ impl Bench<'_> {
         Duration::from_millis(self.settings.look_every_ms.max(profile))
     }
 
-    async fn look_at(&self, zero: Instant) -> Option<Look> {
+    pub(super) async fn look_at(&self, zero: Instant) -> Option<Look> {
         match (&self.stack.counters, self.polls()) {
             (Some(counters), true) => counters.look(zero).await,
             _ => None,
@@ -246,7 +262,7 @@ impl Bench<'_> {
     /// How long one try may take: what is set, or a few times what an answer takes that nobody leaves.
     pub fn patience(&self) -> Duration {
         let whole = self.pace.long.map_or(self.pace.first, |(_, took)| took) + self.pace.rest(0);
-        self.settings.patience().max(whole * WHOLES)
+        self.settings.patience().max(whole * WHOLES).max(self.idle_patience())
     }
 
     /// Takes the engine's slots, until a request waits.
@@ -259,11 +275,11 @@ impl Bench<'_> {
                 let name = format!("{id}-filler-{}", fillers.sent);
                 let ask = self.stack.ask(&name, &words(self.settings.seed, &name, 8), true, self.settings.max_tokens);
                 let mut caller = Caller::ask(&self.stack.target, ask).await.map_err(|e| format!("a filler could not be sent: {e}"))?;
-                let ended = Arc::clone(&fillers.ended);
+                let (ended, may_break) = (Arc::clone(&fillers.ended), fillers.may_break);
                 fillers.tasks.spawn(async move {
                     let how = caller.rest().await;
                     ended.fetch_add(1, Ordering::Relaxed);
-                    (how == End::Complete).then_some(caller.read)
+                    (how == End::Complete || may_break).then_some(caller.read)
                 });
                 fillers.sent += 1;
             }
@@ -319,7 +335,8 @@ impl Bench<'_> {
             }
             (Phase::Prefill, _) => {
                 let took = self.pace.long.map_or(Duration::ZERO, |(_, took)| took);
-                self.at_work(caller, took / 3).await
+                let part = if cell.trigger == Trigger::EdgeIdle { self.silent_part() } else { took / 3 };
+                self.at_work(caller, part).await
             }
             (Phase::EarlyDecode, true) => {
                 if caller.tokens(EARLY).await {
@@ -336,6 +353,7 @@ impl Bench<'_> {
                 let count = usize::try_from(self.pace.tokens.saturating_sub(NEAR)).unwrap_or(usize::MAX);
                 if caller.tokens(count).await { Ok(Some(Source::Client)) } else { over("ended") }
             }
+            (_, false) if cell.trigger == Trigger::EdgeIdle => self.at_work(caller, self.silent_part()).await,
             (Phase::EarlyDecode, false) => self.at_work(caller, self.pace.first + self.pace.gap * 4).await,
             (Phase::LateDecode, false) => {
                 let read = self.pace.tokens * 3 / 10;

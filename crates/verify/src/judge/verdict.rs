@@ -130,6 +130,8 @@ struct Work {
     prompt: Option<f64>,
     steps: Option<f64>,
     stop_ms: Option<f64>,
+    /// When it was surely still there: of looks the last that counted it. A judge that is late itself sees the end late, too.
+    there_ms: Option<f64>,
     /// It was watched to the end of what it could have been, and did not stop before.
     outlived: bool,
 }
@@ -144,6 +146,9 @@ impl Work {
             if work.tokens.is_some() || work.stop_ms.is_some() {
                 work.by.push(source);
             }
+            let gone = engine.gone_ms.filter(|_| engine.polled);
+            let last = |gone: f64| engine.after.iter().filter(|look| look.ended_ms < gone).map(|look| look.began_ms).reduce(f64::max);
+            work.there_ms = gone.map(|gone| last(gone).unwrap_or(0.0));
             let has_counts = engine.after.iter().any(|look| look.running.is_some());
             work.outlived = engine.polled && has_counts && engine.gone_ms.is_none();
             if work.outlived && work.by.is_empty() {
@@ -157,7 +162,7 @@ impl Work {
             work.stop_ms = work.stop_ms.or(cpu.quiet_ms);
         }
         // The tap next to the engine: what passed there was computed, and where the engine's side was closed it was told.
-        if let Some(tap) = seen.taps.last().filter(|tap| tap.requests > 0) {
+        if let Some(tap) = seen.taps.last().filter(|tap| tap.requests > 0 && !tap.is_refusal()) {
             // A stream of which little was left when it was left may as well come to its end.
             let served = tap.complete && (tap.events == 0 || tap.events_after as f64 > tolerance.tokens);
             // One with further hops behind it convicts by an answer that came whole, and acquits of nothing.
@@ -211,8 +216,10 @@ impl Work {
     }
 
     fn goes_on(&self, cell: Cell, seen: &Try, tolerance: &Tolerance) -> Option<Verdict> {
-        let left = (seen.asked_tokens.saturating_sub(seen.client.tokens)) as f64;
-        let is_late = self.stop_ms.is_some_and(|ms| ms > tolerance.stop_ms);
+        // What was made of an answer that comes whole, nobody has read.
+        let made = seen.engine.as_ref().and_then(|engine| engine.tokens_before).unwrap_or(0.0).max(seen.client.tokens as f64);
+        let left = (seen.asked_tokens as f64 - made).max(0.0);
+        let is_late = self.there_ms.or(self.stop_ms).is_some_and(|ms| ms > tolerance.stop_ms);
         // Sums that were taken at rest know how much was made: an end that looks like the answer's own is none if most of it was not made.
         // `llama-server` ends an answer that it gave up like one that is whole; other work may keep a processor busy.
         let counts = |engine: &super::result::EngineSaw| engine.tokens_after.is_some() && engine.gone_ms.is_none() && !engine.polled;
@@ -251,7 +258,8 @@ mod tests {
 
     /// A try of 100 tokens of which 3 were read.
     fn tried(tokens_after: Option<f64>, gone_ms: Option<f64>) -> Try {
-        let look = Look { running: Some(1.0), ..Look::default() };
+        let still_ms = gone_ms.map_or(0.0, |ms| ms - 1.0);
+        let look = Look { running: Some(1.0), began_ms: still_ms, ended_ms: still_ms, ..Look::default() };
         Try {
             entered: Some(Source::Client),
             asked_tokens: 100,
@@ -276,6 +284,10 @@ mod tests {
         assert_eq!(fault(verdict(CELL, tried(Some(40.0), Some(900.0)))), Some(Fault::StopsLate));
         assert_eq!(fault(verdict(CELL, tried(Some(2.0), Some(5000.0)))), Some(Fault::StopsLate));
         assert_eq!(fault(verdict(CELL, tried(None, None))), Some(Fault::NeverStops), "it was still counted when the watch was over");
+        // It had stopped by then; when, a judge that did not look meanwhile does not know.
+        let mut unseen = tried(Some(2.0), Some(5000.0));
+        unseen.engine.iter_mut().flat_map(|engine| &mut engine.after).for_each(|look| (look.began_ms, look.ended_ms) = (40.0, 41.0));
+        assert_eq!(verdict(CELL, unseen), Verdict::Pass);
         let prefill = Cell { phase: Phase::Prefill, ..CELL };
         assert_eq!(fault(verdict(prefill, tried(Some(1.0), Some(5000.0)))), Some(Fault::StopsAtNextWrite));
         let queued = Cell { phase: Phase::Queued, ..CELL };

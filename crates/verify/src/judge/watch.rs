@@ -126,6 +126,17 @@ impl Bench<'_> {
         let difference = |of: fn(&Look) -> Option<f64>, from: Option<&Look>| Some((of(&rest)? - of(from?)?).max(0.0));
         let generated = difference(|look| look.generated, before.quiet.as_ref());
         saw.tokens_after = generated.map(|all| (all - filled.tokens - seen.client.tokens as f64).max(0.0));
+        // A judge that is late itself has read less than what was made by then: no more was made afterwards than since the last look before,
+        // without what was made at its pace until the request was left.
+        if filled.others == 0.0 && !profile.sums_move_at_end {
+            let looked = before.last.as_ref().map_or(0.0, |look| (ms(left, before.zero) - look.began_ms).max(0.0));
+            let meanwhile = (looked / (self.pace.gap.as_secs_f64() * 1e3).max(1e-3)).floor();
+            let since = difference(|look| look.generated, before.last.as_ref()).map(|since| (since - meanwhile).max(0.0));
+            let quiet = before.quiet.as_ref().and_then(|look| look.generated);
+            saw.tokens_before =
+                before.last.as_ref().and_then(|look| look.generated).zip(quiet).map(|(last, quiet)| (last - quiet).max(0.0));
+            saw.tokens_after = saw.tokens_after.map(|tokens| since.map_or(tokens, |since| tokens.min(since)));
+        }
         // What a prompt was computed of before the departure is known only where sums move at once.
         if filled.others > 0.0 && filled.prompts > 0.0 {
             saw.prompt_after = difference(|look| look.prompted, before.quiet.as_ref()).map(|all| (all - filled.prompts).max(0.0));

@@ -10,7 +10,7 @@ use verify::judge::stack::Stack;
 
 use crate::scripted::{PROFILE, Scripted, Wrong};
 
-fn settings() -> Settings {
+pub fn settings() -> Settings {
     Settings {
         tries: 1,
         max_tokens: 100,
@@ -27,7 +27,7 @@ async fn judged(engine: &Scripted, cells: &[Cell]) -> Report {
     judged_by(engine, cells, &settings()).await
 }
 
-async fn judged_by(engine: &Scripted, cells: &[Cell], settings: &Settings) -> Report {
+pub async fn judged_by(engine: &Scripted, cells: &[Cell], settings: &Settings) -> Report {
     judged_as(engine, cells, settings, PROFILE).await
 }
 
@@ -51,7 +51,7 @@ fn convictions(report: &Report) -> Vec<(String, Fault)> {
     cells.chain(checks).filter_map(fault).collect()
 }
 
-fn told(report: &Report) -> String {
+pub fn told(report: &Report) -> String {
     let cells = report.cells.iter().map(|of| format!("{}: {:?}, {:?} tokens, {:?} ms", of.cell, of.verdict, of.tokens_after, of.stop_ms));
     let checks = report.checks.iter().map(|of| format!("{}: {:?} {:?}", of.name, of.verdict, of.measured));
     cells.chain(checks).collect::<Vec<_>>().join("\n")

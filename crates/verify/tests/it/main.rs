@@ -2,10 +2,13 @@
 //! own.
 
 mod convicted;
+mod edge_idle;
 mod hop_logs;
 mod hops;
+mod no_alarm;
 mod scripted;
 mod stand;
 mod tap_closes;
 mod tap_passes;
 mod tap_tells;
+mod tls;

@@ -317,13 +317,14 @@ async fn answer(
         count += 1;
         all.push_str(&token);
         if streaming {
-            if !begun {
-                let head = "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\nconnection: close\r\n\r\n";
-                socket.write_all(head.as_bytes()).await?;
-                begun = true;
-            }
+            let head = if begun { "" } else { "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\nconnection: close\r\n\r\n" };
+            begun = true;
             let chunk = json!({"choices": [{"index": 0, "delta": {"content": token}}]});
-            socket.write_all(format!("data: {chunk}\n\n").as_bytes()).await?;
+            // A caller that has reset its connection may be met here first.
+            if socket.write_all(format!("{head}data: {chunk}\n\n").as_bytes()).await.is_err() {
+                held(world).leave(number, body, wrong);
+                return Ok(());
+            }
         }
     }
     let usage = json!({"prompt_tokens": prompt, "completion_tokens": count});

@@ -14,6 +14,7 @@ use serde_json::Value;
 
 use super::super::result::TapSaw;
 use super::super::target::{CallerError, Driver, Target, whole};
+use super::super::wire::Speaks;
 use super::control::escape;
 use super::saw::saw;
 use super::{Page, Which};
@@ -109,7 +110,7 @@ impl TapClient {
 
     async fn talk<T>(&self, ask: impl AsyncFnOnce(&mut Asking<'_>) -> Result<T, TapError>) -> Result<T, TapError> {
         let all = async {
-            let socket = self.target.connect().await.map_err(|e| self.failed(e.into()))?;
+            let socket = self.target.connect(Speaks::Http1).await.map_err(|e| self.failed(e.into()))?;
             let (sender, connection) =
                 hyper::client::conn::http1::handshake(TokioIo::new(socket)).await.map_err(|e| self.failed(e.into()))?;
             let driver = Driver::new(tokio::spawn(async move { drop(connection.await) }));

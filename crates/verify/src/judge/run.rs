@@ -5,7 +5,7 @@
 use std::collections::BTreeMap;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
-use super::cell::Cell;
+use super::cell::{Cell, Phase};
 use super::result::{Check, Judged, Look, Report, Source, Try, Verdict};
 use super::settings::Settings;
 use super::stack::{Stack, Unjudged};
@@ -100,9 +100,10 @@ impl Bench<'_> {
         let mut tries = Vec::new();
         for number in from..from + self.settings.tries {
             let mut seen = self.one(cell, number).await;
-            // One that says nothing is asked again: a machine that had other work just then is no answer.
+            // One that says nothing is asked again: a phase that was missed, or a machine that had other work just then, is no answer. A phase
+            // in which no head can be had without a token is missed every time.
             for again in 1..=AGAIN {
-                if seen.void.is_none() {
+                if seen.void.is_none() || (cell.phase == Phase::Headers && seen.entered.is_none()) {
                     break;
                 }
                 seen = self.one(cell, number + again * AGAIN_FROM).await;

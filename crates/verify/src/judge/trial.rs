@@ -29,8 +29,6 @@ const NEAR: u64 = 3;
 const BUFFERED_TOKENS: u64 = 20_000;
 /// Looks in a row that must not count a request for it to be gone.
 pub(super) const GONE_LOOKS: usize = 2;
-/// How often a phase that was missed is tried again. One in which no head can be had without a token is missed every time.
-const MISSED_MAX: u32 = 2;
 /// Answers that a try may wait for, one after the other: fillers, and what they leave waiting.
 const WHOLES: u32 = 8;
 
@@ -63,19 +61,8 @@ impl Fillers {
 }
 
 impl Bench<'_> {
-    /// Tries a cell, and again where its phase was missed: what comes before or behind its time says nothing of it.
+    /// Tries a cell once.
     pub async fn one(&self, cell: Cell, number: u64) -> Try {
-        let mut seen = self.once(cell, &number.to_string()).await;
-        for again in 1..=MISSED_MAX {
-            if seen.void.is_none() || seen.entered.is_some() || cell.phase == Phase::Headers {
-                break;
-            }
-            seen = self.once(cell, &format!("{number}.{again}")).await;
-        }
-        seen
-    }
-
-    async fn once(&self, cell: Cell, number: &str) -> Try {
         let id = format!("verify-{}-{}-{number}", cell.to_string().replace(['/', '='], "-"), self.settings.seed);
         let mut seen = Try { id: id.clone(), ..Try::default() };
         let patience = self.patience();

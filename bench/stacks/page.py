@@ -19,7 +19,13 @@ COLUMNS = {
     RESET: "early, reset",
     CANCEL: "cancel",
 }
-ENGINES = {"llamacpp": "llama-server", "vllm": "vLLM", "kvit": "`kvit serve`", "scripted": "scripted engine"}
+ENGINES = {
+    "llamacpp": "llama-server",
+    "vllm": "vLLM",
+    "dynamo": "Dynamo with its mocker",
+    "kvit": "`kvit serve`",
+    "scripted": "scripted engine",
+}
 assert all(cell in COLUMNS for cell in ASKED)
 
 
@@ -97,10 +103,11 @@ def matrix(found):
 def joined(all_found):
     """Several runs as one: of a stack that was judged in more than one the newest counts."""
     results = {(result["engine"], result["name"]): result for found in all_found for result in found["results"]}
-    order = ["llamacpp", "vllm", "kvit", "scripted"]
+    order = ["llamacpp", "vllm", "dynamo", "kvit", "scripted"]
+    judged = {name for _, name in results}
     return {
         **all_found[-1],
         "results": sorted(results.values(), key=lambda result: order.index(result["engine"])),
-        "missing": {name: why for found in all_found for name, why in found["missing"].items()},
+        "missing": {n: why for found in all_found for n, why in found["missing"].items() if n not in judged},
         "faults": [line for found in all_found for line in found["faults"]],
     }

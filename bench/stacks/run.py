@@ -20,6 +20,7 @@ import tempfile
 HERE = pathlib.Path(__file__).parent
 sys.path[:0] = [str(HERE), str(HERE.parent), str(HERE.parent / "gateway")]
 
+import dynamo  # noqa: E402
 import known  # noqa: E402
 import page  # noqa: E402
 import pages  # noqa: E402
@@ -31,12 +32,8 @@ from upstream_engines import LlamaCpp, Vllm  # noqa: E402
 
 VLLM_COMMAND = "../shared/stacks/vllm.sh"
 ENGINES = ["llamacpp", "vllm", "scripted"]
-ALONE, SERVE = "alone", "kvit-serve"
+ALONE, SERVE, DYNAMO = "alone", "kvit-serve", "dynamo"
 QUICK = [ALONE, "nginx", "haproxy", "haproxy-tuned", "kvit-gateway", SERVE]
-# Known by name, and not judged yet.
-ABSENT = {
-    "dynamo": "its processes bind sockets to all interfaces, so it needs a network namespace with nothing but `lo`; nothing here makes one"
-}
 LISTENS, REPORTS = "listening on ", "reporting on "
 VERIFY_LIMIT_S = 900
 # What is allowed is what the engine itself needs, so that a verdict is about the hops: llama-server looks once a second whether the caller
@@ -46,6 +43,7 @@ SETTINGS = {
     "vllm": {"tries": 1, "max_tokens": 96, "tokens": 32, "stop_ms": 3000, "prompt_words_max": 2048},
     "kvit": {"tries": 1, "max_tokens": 128},
     "scripted": {"tries": 1, "max_tokens": 256, "prefill_ms": 300},
+    "dynamo": {"tries": 1, "max_tokens": 256},
 }
 # What departures leave in an engine, and what its other callers notice of them, is asked of the engine alone.
 BEHIND = {"neighbours": 0, "departures": 0}
@@ -80,6 +78,8 @@ def engine(kind, args, log):
         return LlamaCpp(args.server_cmd or DEFAULT_COMMAND, SLOTS, args.threads, log, LlamaCpp.small_steps)
     if kind == "vllm":
         return Vllm(args.server_cmd or VLLM_COMMAND, log, SLOTS)
+    if kind == DYNAMO:
+        return dynamo.Dynamo(log)
     if kind == "scripted":
         return Served(kind, [args.scripted, "nothing"], log, "of this repository")
     argv = [args.kvit, "serve", "--port", "0", "--store", "none", "--threads", args.threads]
@@ -180,7 +180,7 @@ class Stacks:
 
     def chosen(self):
         """Names of the stacks, in the order of the table."""
-        every = [ALONE, *self.known, SERVE, *ABSENT]
+        every = [ALONE, *self.known, SERVE, DYNAMO]
         names = self.args.names or (QUICK if self.args.quick else every)
         if unknown := [name for name in names if name not in every]:
             raise SystemExit(f"`{unknown[0]}` is no stack; there are {', '.join(every)}")
@@ -188,14 +188,32 @@ class Stacks:
 
     def run(self):
         names = self.chosen()
-        self.missing |= {name: why for name, why in ABSENT.items() if name in names}
-        names = [name for name in names if name not in ABSENT]
         for kind in self.args.engine:
-            behind = [name for name in names if name != SERVE and not (kind == "scripted" and name == "kvit-gateway")]
+            behind = [name for name in names if name not in (SERVE, DYNAMO) and not (kind == "scripted" and name == "kvit-gateway")]
             self.with_engine(kind, behind)
         if SERVE in names:
             self.with_engine("kvit", [SERVE])
+        if DYNAMO in names:
+            self.with_dynamo()
         return self.found()
+
+    def with_dynamo(self):
+        """Judges it in a network of its own, by a driver that was started in there."""
+        if dynamo.is_inside():
+            return self.with_engine(DYNAMO, [DYNAMO])
+        if why := dynamo.missing(self.args.install, self.log):
+            self.missing[DYNAMO] = why
+            return self.say(f"{DYNAMO}: {why}")
+        kept = self.folder / "dynamo.json"
+        argv = [sys.executable, __file__, DYNAMO, "--kvit", self.args.kvit, "--log", self.args.log, "--json", kept]
+        argv += ["--reports", self.folder / "in-dynamo", *(f"--{name}" for name in ("twice", "retry") if getattr(self.args, name))]
+        dynamo.inside([str(word) for word in argv])
+        if not kept.exists():
+            return self.faults.append(f"{DYNAMO}: the driver in a network of its own found nothing (see --log)")
+        found = json.loads(kept.read_text())
+        self.results += found["results"]
+        self.faults += found["faults"]
+        keep(self.args, self.found())
 
     def found(self):
         return {
@@ -211,7 +229,7 @@ class Stacks:
         """Judges those stacks in front of one life of an engine."""
         able = []
         for name in names:
-            why = "" if name in (ALONE, SERVE) else bring(self.known[name], self.args.install, self.log)
+            why = "" if name in (ALONE, SERVE, DYNAMO) else bring(self.known[name], self.args.install, self.log)
             if why:
                 self.missing[name] = why
                 self.say(f"{name}: {why}")
@@ -230,7 +248,7 @@ class Stacks:
 
     def one(self, engine, name):
         """Judges a stack, once or twice, and holds it against what is known."""
-        stack = [] if name in (ALONE, SERVE) else [self.known[name]]
+        stack = [] if name in (ALONE, SERVE, DYNAMO) else [self.known[name]]
         where = f"{engine.kind}, {name}"
         try:
             here = self.folder / f"{engine.kind}-{name}"

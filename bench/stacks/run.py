@@ -233,6 +233,8 @@ class Stacks:
             if why:
                 self.missing[name] = why
                 self.say(f"{name}: {why}")
+                # Who asks for the few that are always there wants to know that they were judged.
+                self.faults += [f"{kind}, {name}: {why}"] if self.args.quick else []
             else:
                 able.append(name)
         if not able:

@@ -122,6 +122,13 @@ fn find(cell: Cell, seen: &Try, tolerance: &Tolerance, way: &Way) -> Finding {
     Finding { verdict, by: work.by, tokens: work.tokens, steps: work.steps, stop_ms: work.stop_ms, capacity_ms }
 }
 
+/// Tokens that were not generated yet when the request was left, as far as that is known.
+fn left(seen: &Try) -> f64 {
+    // What was made of an answer that comes whole, nobody has read.
+    let made = seen.engine.as_ref().and_then(|engine| engine.tokens_before).unwrap_or(0.0).max(seen.client.tokens as f64);
+    (seen.asked_tokens as f64 - made).max(0.0)
+}
+
 /// What is known of the work that went on after the trigger.
 #[derive(Default)]
 struct Work {
@@ -192,14 +199,26 @@ impl Work {
             let missing = "neither counters, nor taps, nor processor time say whether the work stopped: --engine URL, --tap or --pid would";
             return Verdict::NotProven { missing: missing.to_owned() };
         }
-        if cell.phase == Phase::Queued
-            && seen.engine.as_ref().is_none_or(|engine| engine.asked != Some(0.0))
-            && let Some(begun) = self.begun()
-        {
-            return fail(Fault::QueuedIsBegun, begun);
+        if cell.phase == Phase::Queued && seen.engine.as_ref().is_none_or(|engine| engine.asked != Some(0.0)) {
+            if let Some(begun) = self.begun() {
+                return fail(Fault::QueuedIsBegun, begun);
+            }
+            // A queue that it has left may have been left for a slot.
+            if self.tokens.is_none() && self.prompt.is_none() {
+                let missing = "no count of tokens says whether it was begun: `generated` in --profile, or a tap in front of the engine";
+                return Verdict::NotProven { missing: missing.to_owned() };
+            }
         }
         if let Some(fault) = self.goes_on(cell, seen, tolerance) {
             return fault;
+        }
+        let left = left(seen);
+        if cell.phase != Phase::Queued && left > 0.0 && left <= tolerance.tokens && self.tokens.is_some_and(|tokens| tokens >= left) {
+            let missing = format!(
+                "all of the {left} tokens that were left were generated, and that many are allowed: longer answers or fewer allowed tokens tell \
+                 (`max_tokens`, `tokens` in --settings)"
+            );
+            return Verdict::NotProven { missing };
         }
         let wrong = seen.record.as_deref().filter(|record| record.starts_with("completed") || record.starts_with("failed"));
         if let Some(record) = wrong.filter(|_| cell.trigger.is_departure()) {
@@ -216,9 +235,7 @@ impl Work {
     }
 
     fn goes_on(&self, cell: Cell, seen: &Try, tolerance: &Tolerance) -> Option<Verdict> {
-        // What was made of an answer that comes whole, nobody has read.
-        let made = seen.engine.as_ref().and_then(|engine| engine.tokens_before).unwrap_or(0.0).max(seen.client.tokens as f64);
-        let left = (seen.asked_tokens as f64 - made).max(0.0);
+        let left = left(seen);
         let is_late = self.there_ms.or(self.stop_ms).is_some_and(|ms| ms > tolerance.stop_ms);
         // Sums that were taken at rest know how much was made: an end that looks like the answer's own is none if most of it was not made.
         // `llama-server` ends an answer that it gave up like one that is whole; other work may keep a processor busy.
@@ -271,6 +288,26 @@ mod tests {
 
     fn verdict(cell: Cell, seen: Try) -> Verdict {
         judge(cell, vec![seen], &Tolerance::default(), &Way::default()).verdict
+    }
+
+    /// An engine that goes on to a near end is not told from one that stops there.
+    #[test]
+    fn what_is_allowed_to_the_last_token_proves_nothing() {
+        let short = |after| Try { asked_tokens: 8, ..tried(Some(after), Some(20.0)) };
+        assert!(matches!(verdict(CELL, short(5.0)), Verdict::NotProven { .. }));
+        assert_eq!(verdict(CELL, short(2.0)), Verdict::Pass);
+    }
+
+    #[test]
+    fn a_queue_that_was_left_is_no_proof_where_nobody_counts_tokens() {
+        let queued = Cell::new(Phase::Queued, Trigger::Close);
+        let asked = |asked| {
+            let mut seen = tried(None, Some(20.0));
+            seen.engine.as_mut().expect("it was looked at").asked = asked;
+            seen
+        };
+        assert!(matches!(verdict(queued, asked(None)), Verdict::NotProven { .. }));
+        assert_eq!(verdict(queued, asked(Some(0.0))), Verdict::Pass, "a tap says that it never came");
     }
 
     fn fault(verdict: Verdict) -> Option<Fault> {

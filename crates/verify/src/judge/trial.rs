@@ -135,7 +135,8 @@ impl Bench<'_> {
         let others = fillers.sent as f64;
         let (tokens, prompts) = self.finish(fillers).await?;
         let filled = Filled { others, tokens, prompts };
-        seen.engine = self.conclude(engine, Before { quiet: before, last, zero }, seen, left.at, filled).await;
+        let made = if others > 0.0 { 0.0 } else { self.made(cell, left.at.saturating_duration_since(sent)) };
+        seen.engine = self.conclude(engine, Before { quiet: before, last, zero, made }, seen, left.at, filled).await;
         for tap in &self.stack.taps {
             let saw = tap.saw(id, left.at).await.map_err(|e| format!("a tap does not answer: {e}"))?;
             seen.taps.push(saw);

@@ -103,7 +103,7 @@ fn a_report_says_whether_its_hops_are_still_what_they_were() {
 }
 
 /// Settings with which a judgement of a tiny model is short.
-const SHORT: &str = "tries = 1\nmax_tokens = 512\nprefill_ms = 50\nneighbours = 0\ndepartures = 0\nlook_every_ms = 5\n";
+const SHORT: &str = "tries = 1\nmax_tokens = 2048\nprefill_ms = 50\nneighbours = 0\ndepartures = 0\nlook_every_ms = 5\n";
 
 // contract: C-29
 #[test]

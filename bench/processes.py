@@ -90,7 +90,20 @@ def end_all_when_told():
         signal.signal(number, told)
 
 
-class Listening:
+class Ended:
+    """What has a `child` is ended with the block that it was started for."""
+
+    def stop(self):
+        end(self.child)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.stop()
+
+
+class Listening(Ended):
     """`with Listening(argv, signs, log) as process:` It has printed a line that begins with each of the signs; `said` has what stood
     behind."""
 
@@ -115,12 +128,3 @@ class Listening:
     def port(self, sign):
         """The port of an address that it printed."""
         return int(self.said[sign].rsplit(":", 1)[1].rstrip("/"))
-
-    def stop(self):
-        end(self.child)
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *_):
-        self.stop()

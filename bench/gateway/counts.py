@@ -71,6 +71,9 @@ def main():
     parser.add_argument("--load", default="target/dist/gateway-bench", help="the upstream (default: %(default)s)")
     parser.add_argument("--free", action="store_true", help="on all cores, and with as many threads; else on one")
     args = parser.parse_args()
+    for program in (args.kvit, args.load):
+        if not pathlib.Path(program).exists():
+            sys.exit(f"{program} is missing: `cargo build --profile dist -p kvit -p gateway-bench` builds it")
     for program in ("valgrind", "strace"):
         if not shutil.which(program):
             sys.exit(f"{program} is missing: install your system's package `{program}`")

@@ -20,7 +20,7 @@ import time
 
 sys.path.insert(0, str(pathlib.Path(__file__).parents[1]))
 
-from processes import end, family, free_port, how_it_ended  # noqa: E402
+from processes import Ended, family, free_port, how_it_ended  # noqa: E402
 
 STACKS = pathlib.Path(os.environ.get("STACKS_DIR", pathlib.Path.home() / ".cache/kvit-stacks"))
 START_LIMIT_S = 120
@@ -161,7 +161,7 @@ def stack(name, program, package=None):
     return str(folder / "bin" / program), how
 
 
-class Process:
+class Process(Ended):
     """A process of the measurement, on the cores that it is given."""
 
     def __init__(self, argv, cores, log, env=None, stdout=None):
@@ -182,15 +182,6 @@ class Process:
 
     def pids(self):
         return family(self.child.pid)
-
-    def stop(self):
-        end(self.child)
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *_):
-        self.stop()
 
 
 class Gateway(Process):

@@ -56,13 +56,13 @@ impl Counts {
         self.failed += other.failed;
     }
 
-    /// A test that never saw one of these shows nothing of it. Few histories need not meet a deadline: on a slow machine a run with a short
-    /// one is seldom the first thing that happens in time.
-    pub fn show_all_kinds(&self, many: bool) {
+    /// Whether each kind of thing came about. Few histories need not meet a deadline: on a slow machine a run with a short one is seldom the
+    /// first thing that happens in time.
+    pub fn has_all_kinds(&self, many: bool) -> bool {
         // Answers are lost by chance at moments that a quick machine may not have: the directed tests have each.
         let seen = [self.background, self.refused, self.joined, self.crashes, self.stops, self.lost_workers];
         let ended = [self.completed, self.cancelled, self.failed, if many { self.expired } else { 1 }];
-        assert!(seen.iter().chain(&ended).all(|count| *count > 0), "{self:?}");
+        seen.iter().chain(&ended).all(|count| *count > 0)
     }
 }
 

@@ -16,6 +16,7 @@ use lifecycle::{
     Affinity, Cause, Dispatch, DispatchEffect, Incarnation, Load, Need, Outcome, Place, RunKey, Said, Time, WorkerIndex, Workers,
 };
 use observe::Journal;
+use tokio::runtime::Handle;
 use tokio::sync::{Notify, oneshot, watch};
 
 use crate::config::GatewayConfig;
@@ -46,6 +47,8 @@ pub(crate) struct Entry {
     pub(crate) order: u64,
     /// Its events' numbers, and what of them goes to the store.
     pub(crate) log: Log,
+    /// Where its first reader is served: what an engine says of it is best heard there. `None` for one that nobody read when it began.
+    pub(crate) home: Option<Handle>,
     /// Who reads the answer.
     pub(crate) seats: Seats,
     /// Connections of readers that had no room for a piece; to be closed.
@@ -259,6 +262,7 @@ impl Calls {
         match effect {
             DispatchEffect::Send { worker, message } => {
                 let begins = matches!(message, Down::Submit(_)) && self.is_wordless(worker);
+                let _home = entry.home.as_ref().filter(|_| begins).map(Handle::enter);
                 // A link that is closed has told the driver; the run is then void.
                 let _ = self.send(worker, message);
                 if begins {

@@ -26,6 +26,9 @@ pub struct GatewayConfig {
     pub pipelined_bytes_max: usize,
     /// Open connections; further ones wait in the kernel's backlog. Default 1024.
     pub connections_max: usize,
+    /// Threads that serve connections, each with a runtime of its own; 0 for the one that `Gateway::serve` is called on. Default 0: where the
+    /// answers come from this process, another thread has them first anyway.
+    pub connection_threads: usize,
     /// Runs in the table at once, ended ones that are not settled included. A further one is rejected (`queue_full`). Default 1024.
     pub calls_max: usize,
     /// Runs that wait for a worker, or that one was sent and has not yet answered. A further one is rejected (`queue_full`). Default 256.
@@ -215,6 +218,7 @@ impl Default for GatewayConfig {
             head_bytes_max: 64 << 10,
             pipelined_bytes_max: 64 << 10,
             connections_max: 1024,
+            connection_threads: 0,
             calls_max: 1024,
             queue_max: 256,
             stream_buffer_events: 1024,

@@ -12,6 +12,7 @@ use lifecycle::event::Event;
 use lifecycle::message::Prompt;
 use lifecycle::params::Params;
 use lifecycle::{Affinity, Cause, Deadline, Dispatch, Need, OnDisconnect, RunId, RunKey, Tenant, Time, Work};
+use tokio::runtime::Handle;
 use tokio::sync::watch;
 
 use crate::beginning;
@@ -165,6 +166,7 @@ impl Calls {
         let key = key.unwrap_or_else(|| self.free_key(&table, order.caller.tenant.clone(), order.requested.clone()));
         let mut entry = self.accepted(&mut table, &key, order, whereto);
         let seat = entry.seats.join(conn, self.config.stream_buffer_events, self.now());
+        entry.home = Handle::try_current().ok();
         let Some(seat) = seat else { unreachable!("the first reader always finds a seat") };
         let created = entry.created;
         self.begin(table, entry);
@@ -293,6 +295,7 @@ impl Calls {
             model,
             forwarded: false,
             affinity: None,
+            home: None,
             kept: Kept::default(),
             order,
             log,

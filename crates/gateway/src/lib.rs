@@ -33,6 +33,7 @@ mod seats;
 mod serve;
 mod shares;
 mod socket;
+mod threads;
 mod vitals;
 mod wire;
 
@@ -171,6 +172,9 @@ pub enum GatewayError {
         /// What is wrong with it.
         why: String,
     },
+    /// The system gives no thread to serve connections on.
+    #[error("cannot start a thread for connections: {0}; fewer `connection_threads` need less")]
+    Threads(#[source] std::io::Error),
     /// The listening socket broke.
     #[error("the listening socket failed: {0}")]
     Listener(#[source] std::io::Error),

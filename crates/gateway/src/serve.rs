@@ -24,6 +24,7 @@ use crate::conn::{self, ConnState, Observed};
 use crate::keeping::Jobs;
 use crate::links::Events;
 use crate::quiet::Quiet;
+use crate::threads::{Held, Threads};
 
 /// How long the accept loop pauses when the process is out of something (file descriptors, memory).
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
@@ -43,6 +44,7 @@ pub(crate) async fn serve(
     listener: TcpListener,
     (shutdown, at_once): (impl Future<Output = ()>, impl Future<Output = ()>),
 ) -> Result<(), GatewayError> {
+    let threads = Threads::start(calls.config.connection_threads).map_err(GatewayError::Threads)?;
     let mut tasks = JoinSet::new();
     let recorder = keep(calls, jobs, name, &mut tasks);
     for (worker, events) in heard {
@@ -62,7 +64,7 @@ pub(crate) async fn serve(
             asked.await;
             drain(calls, at_once).await
         });
-        let mut accepting = pin!(accept(calls, &listener, &mut connections, &stop));
+        let mut accepting = pin!(accept(calls, &listener, (&threads, &mut connections), &stop));
         loop {
             tokio::select! {
                 () = &mut ending => break error,
@@ -93,6 +95,8 @@ pub(crate) async fn serve(
         calls.leave_store(keeper).await;
         recorder.abort();
     }
+    // Last: an engine's proofs are still looked for there.
+    threads.end().await;
     let left = *live.borrow();
     match (broken, left) {
         (Some(e), _) => Err(GatewayError::Listener(e)),
@@ -132,7 +136,12 @@ async fn drain(calls: &Calls, at_once: impl Future<Output = ()>) {
 }
 
 /// Accepts until the listener breaks.
-async fn accept(calls: &Arc<Calls>, listener: &TcpListener, connections: &mut JoinSet<()>, stop: &watch::Sender<bool>) -> io::Error {
+async fn accept(
+    calls: &Arc<Calls>,
+    listener: &TcpListener,
+    (threads, connections): (&Threads, &mut JoinSet<()>),
+    stop: &watch::Sender<bool>,
+) -> io::Error {
     let router = crate::http::router(calls.clone(), &stop.subscribe());
     let room = Arc::new(Semaphore::new(calls.config.connections_max));
     let mut last_id = 0;
@@ -148,15 +157,18 @@ async fn accept(calls: &Arc<Calls>, listener: &TcpListener, connections: &mut Jo
         };
         last_id += 1;
         let state = Arc::new(ConnState::new(last_id, calls.clone()));
-        connections.spawn(connection(stream, permit, state, router.clone(), calls.config.clone(), stop.subscribe()));
+        let (runtime, held) = threads.least_busy();
+        let served = connection(stream, (permit, held), state, router.clone(), calls.config.clone(), stop.subscribe());
+        connections.spawn_on(served, runtime);
     }
 }
 
 /// A place first, then a connection: without a place, connections wait in the kernel.
-async fn next(listener: &TcpListener, room: &Arc<Semaphore>) -> io::Result<(TcpStream, OwnedSemaphorePermit)> {
+async fn next(listener: &TcpListener, room: &Arc<Semaphore>) -> io::Result<(std::net::TcpStream, OwnedSemaphorePermit)> {
     let permit = room.clone().acquire_owned().await.map_err(io::Error::other)?;
     let (stream, _) = listener.accept().await?;
-    Ok((stream, permit))
+    // It is registered anew where it is served.
+    Ok((stream.into_std()?, permit))
 }
 
 /// Whether accepting can go on: one connection's failure, or a shortage that passes. A listener that is broken gives other errors.
@@ -165,16 +177,20 @@ fn is_transient(e: &io::Error) -> bool {
 }
 
 async fn connection(
-    stream: TcpStream,
-    permit: OwnedSemaphorePermit,
+    stream: std::net::TcpStream,
+    place: (OwnedSemaphorePermit, Held),
     state: Arc<ConnState>,
     router: Router,
     config: GatewayConfig,
     stop: watch::Receiver<bool>,
 ) {
     let half = config.allow_half_close;
-    let fd = match conn::prepare(&stream, &config).and_then(|()| conn::duplicate(&stream)) {
-        Ok(fd) => fd,
+    let prepare = |stream: TcpStream| {
+        conn::prepare(&stream, &config)?;
+        Ok((conn::duplicate(&stream)?, stream))
+    };
+    let (fd, stream) = match TcpStream::from_std(stream).and_then(prepare) {
+        Ok(both) => both,
         // A caller that left between its SYN and now.
         Err(e) => return tracing::debug!(error = %e, "a connection was gone before it was served"),
     };
@@ -200,7 +216,7 @@ async fn connection(
         let _ = tokio::time::timeout(LINGER, watcher).await;
     }
     conn::part(&fd, &state, &config);
-    drop(permit);
+    drop(place);
 }
 
 /// A request that is being handled, until its answer begins or it is dropped.

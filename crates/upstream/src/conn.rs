@@ -14,6 +14,7 @@ use http_body_util::Full;
 use hyper::body::Incoming;
 use hyper::client::conn::http1;
 use hyper_util::rt::TokioIo;
+use tokio::runtime::Handle;
 use tokio::time::Instant;
 
 use super::client::{Lost, NotSent};
@@ -38,6 +39,8 @@ pub(crate) struct Conn {
     meter: Arc<Meter>,
     /// The driver is done and must not be asked again.
     over: bool,
+    /// The runtime that its socket wakes.
+    pub(crate) home: tokio::runtime::Id,
     /// When it was put back last.
     pub(crate) idle_since: Instant,
 }
@@ -47,7 +50,7 @@ impl Conn {
         let mut builder = http1::Builder::new();
         builder.max_buf_size(head_bytes_max.max(HEAD_BYTES_LEAST));
         let (sender, driver) = builder.handshake(TokioIo::new(io)).await.map_err(|_| NotSent::Closed)?;
-        Ok(Conn { sender, driver: Box::new(driver), meter, over: false, idle_since: Instant::now() })
+        Ok(Conn { sender, driver: Box::new(driver), meter, over: false, home: Handle::current().id(), idle_since: Instant::now() })
     }
 
     /// Lets the connection go on as far as it can now. Returns whether it is over.

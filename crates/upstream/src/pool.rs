@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use tokio::runtime::Handle;
 use tokio::time::Instant;
 
 use super::conn::Conn;
@@ -27,10 +28,16 @@ impl Pool {
         self.idle.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The one that was put back last: the likeliest to be alive.
+    /// Of those that wake the runtime that asks, the one that was put back last: the likeliest to be alive. One of another runtime would wake
+    /// its thread and this one for everything that comes.
     pub(crate) fn take(&self) -> Option<Conn> {
+        let here = Handle::current().id();
         loop {
-            let mut conn = self.idle().pop()?;
+            let mut conn = {
+                let mut idle = self.idle();
+                let at = idle.iter().rposition(|conn| conn.home == here)?;
+                idle.remove(at)
+            };
             if conn.idle_since.elapsed() < self.keep && conn.usable() {
                 conn.look_first();
                 return Some(conn);
@@ -38,21 +45,23 @@ impl Pool {
         }
     }
 
-    /// Puts one back that can take a request.
+    /// Puts one back that can take a request, in place of the one that waits longest if there are too many.
     pub(crate) fn put(self: &Arc<Self>, mut conn: Conn) {
         if !conn.usable() {
             return;
         }
         conn.idle_since = Instant::now();
-        let full = {
+        if self.max == 0 {
+            return;
+        }
+        let oldest = {
             let mut idle = self.idle();
-            let full = idle.len() >= self.max;
-            if !full {
-                idle.push(conn);
-            }
-            full
+            let oldest = (idle.len() >= self.max).then(|| idle.remove(0));
+            idle.push(conn);
+            oldest
         };
-        if !full && !self.sweeping.swap(true, Ordering::AcqRel) {
+        drop(oldest);
+        if !self.sweeping.swap(true, Ordering::AcqRel) {
             let (pool, pause) = (Arc::downgrade(self), self.keep / 2);
             tokio::spawn(async move {
                 loop {

@@ -3,7 +3,7 @@
 //! Invariant: `listening on ...` is printed once, when the socket listens, whether any worker is there yet or not, and nothing else goes to
 //! stdout.
 
-use gateway::{Gateway, Identity};
+use gateway::{Gateway, GatewayConfig, Identity};
 use observe::{Clock, Journal};
 
 use super::loaded::{incarnation, log};
@@ -39,7 +39,8 @@ pub fn run(config: &ServeConfig) -> Result<(), Failure> {
             tokio::spawn(upstream.run());
         }
         let store = stored::open(config, &who.name).await?;
-        let gateway = Gateway::keeping(settings::gateway(config), links, journal.clone(), (who.incarnation, &who.name), store);
+        let front = GatewayConfig { connection_threads: config.connection_threads.get(), ..settings::gateway(config) };
+        let gateway = Gateway::keeping(front, links, journal.clone(), (who.incarnation, &who.name), store);
         serve(&gateway, listener).await
     })
 }

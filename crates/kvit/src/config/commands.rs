@@ -134,7 +134,10 @@ const LISTS: [(&[Reader], &[&str]); 5] = [
             "ask_every_ms",
         ],
     ),
-    (&[Gateway], &["worker", "upstream", "affinity_bytes", "affinity_load_percent", "worker_refused_ms", "redispatch_max"]),
+    (
+        &[Gateway],
+        &["worker", "upstream", "connection_threads", "affinity_bytes", "affinity_load_percent", "worker_refused_ms", "redispatch_max"],
+    ),
 ];
 
 /// The commands that read an option.

@@ -8,7 +8,7 @@ use super::{OPTIONS, OTHER_VARIABLES, commands, keys, webhooks};
 /// The default where it is no fixed text.
 fn told_default(option: &OptionDoc) -> Option<&'static str> {
     match option.key {
-        "threads" => Some("one a core"),
+        "threads" | "connection_threads" => Some("one a core"),
         "model" => Some("the cached model"),
         "name" => Some("`worker` or `gateway`"),
         "worker" | "upstream" | "tool_urls" | "store_key_file" => Some("none"),

@@ -143,6 +143,8 @@ options! {
         "How long an HTTP/1.1 connection is kept for a next request. An HTTP/2 connection is kept while its peer answers PINGs.";
     connections_max: usize, "NUMBER" = 1024,
         "Most open connections; further ones wait in the kernel's backlog.";
+    connection_threads: Threads, "NUMBER" = Threads::default(),
+        "Threads of `kvit gateway` that serve connections, each its own ones and the engine's side of their runs.";
     calls_max: usize, "NUMBER" = 1024,
         "Most live calls; a further one is rejected with `queue_full`.";
     stream_buffer_events: usize, "NUMBER" = 1024,

@@ -306,3 +306,27 @@ async fn idle_connections_are_few_and_not_kept() {
     upstream.all_closed(&client).await;
     assert_eq!(client.idle(), 0);
 }
+
+#[tokio::test]
+async fn a_connection_is_used_again_by_the_runtime_that_it_wakes() {
+    let answer = [Step::Request, reply("200 OK", "a/b", "x")];
+    let upstream =
+        Upstream::always([answer.clone(), answer.clone(), answer].concat().into_iter().chain([Step::UntilClosed]).collect()).await;
+    let client = upstream.client(|config| config.idle_connections_max = 1);
+    let ask = async |client: &Client| soon(post(client).await.expect("a head").whole()).await.expect("a body");
+    ask(&client).await;
+    let (accepted, elsewhere) = (upstream.accepted(), client.clone());
+    let there = std::thread::spawn(move || {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+        runtime.block_on(async {
+            for _ in 0..2 {
+                soon(post(&elsewhere).await.expect("a head").whole()).await.expect("a body");
+            }
+        });
+    });
+    tokio::task::spawn_blocking(|| there.join().expect("it asked")).await.expect("it was waited for");
+    // One for both requests of the other, in the place of the first, which had waited longest.
+    assert_eq!((accepted, upstream.accepted(), client.idle()), (1, 2, 1));
+    ask(&client).await;
+    assert_eq!(upstream.accepted(), 3);
+}

@@ -56,6 +56,8 @@ pub async fn stand(gateway: GatewayConfig, upstreams: Vec<UpstreamConfig>) -> St
     let addr = listener.local_addr().expect("its address");
     let journal = Journal::new(Clock::start(), Limits::default());
     let count = links.len();
+    // As `kvit gateway` serves.
+    let gateway = GatewayConfig { connection_threads: 2, ..gateway };
     let gateway = Gateway::new(gateway, links, journal.clone(), Incarnation(0x2222));
     let (stop, stopped) = oneshot::channel::<()>();
     let served = tokio::spawn(async move { gateway.serve(listener, async { drop(stopped.await) }, async {}).await });

@@ -8,7 +8,7 @@
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use lifecycle::event::Event;
 use lifecycle::message::{Down, From, ModelInfo, Snapshot};
@@ -124,6 +124,8 @@ pub(crate) struct Calls {
     pub(crate) keeper: Option<Arc<Keeper>>,
     /// What is done outside for runs.
     pub(crate) outside: Outside,
+    /// Where its tasks are.
+    runtimes: OnceLock<Vec<Handle>>,
     /// Wakes the cancel driver.
     pub(crate) wake: Notify,
     /// Runs in the table.
@@ -145,11 +147,22 @@ impl Calls {
             table: Mutex::new(Table { workers, ..Table::default() }),
             keeper: None,
             outside,
+            runtimes: OnceLock::new(),
             wake: Notify::new(),
             live: watch::Sender::new(0),
             draining: AtomicBool::new(false),
             foreign: AtomicU64::new(0),
         }
+    }
+
+    /// Serving has begun, on these.
+    pub(crate) fn is_served_on(&self, runtimes: Vec<Handle>) {
+        let _ = self.runtimes.set(runtimes);
+    }
+
+    /// What it is served on.
+    pub(crate) fn runtimes(&self) -> &[Handle] {
+        self.runtimes.get().map_or(&[], Vec::as_slice)
     }
 
     pub(crate) fn now(&self) -> Time {
@@ -184,7 +197,10 @@ impl Calls {
 
     /// Whether requests for this model go on as they come.
     pub(crate) fn forwards(&self, model: &str) -> bool {
-        self.lock().workers.forwards(model)
+        let engines_only = || !self.links.is_empty() && self.links.iter().all(|link| link.journals == Journals::Nowhere);
+        let table = self.lock();
+        // Of engines that nobody has met yet it is not known what they have; what comes for them is not kvit's to read.
+        table.workers.forwards(model) || (table.workers.models().is_empty() && engines_only())
     }
 
     /// From now on no run is taken on.

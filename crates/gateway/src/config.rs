@@ -8,6 +8,9 @@ use crate::keys::Keys;
 use crate::outside::{UrlPrefixes, Webhooks};
 use lifecycle::OnDisconnect;
 
+/// How often a run that nobody began is dispatched again: several upstreams may be away before it is known of any.
+const UNBEGUN_MAX: u32 = 8;
+
 /// The front door's limits and policies.
 #[derive(Clone, Debug)]
 pub struct GatewayConfig {
@@ -33,6 +36,9 @@ pub struct GatewayConfig {
     pub calls_max: usize,
     /// Runs that wait for a worker, or that one was sent and has not yet answered. A further one is rejected (`queue_full`). Default 256.
     pub queue_max: usize,
+    /// Most of `calls_max` and of `queue_max` that one tenant may have, in percent, where `keys` name several. Default 75: whoever fills the queue
+    /// leaves a quarter of it to the others.
+    pub tenant_percent: u32,
     /// Deltas kept for a caller that does not read; one more and the run is cancelled (`client_stalled`). Default 1024.
     pub stream_buffer_events: usize,
     /// Pieces of an answer kept for those who join its run by `Idempotency-Key`; a run that has said more cannot be joined. Default 4096.
@@ -221,6 +227,7 @@ impl Default for GatewayConfig {
             connection_threads: 0,
             calls_max: 1024,
             queue_max: 256,
+            tenant_percent: 75,
             stream_buffer_events: 1024,
             replay_events_max: 4096,
             replay_bytes_max: 1 << 20,
@@ -271,7 +278,18 @@ impl GatewayConfig {
             answer_grace: self.answer_grace,
             queue_deadline: self.queue_deadline,
             redispatch_max: self.redispatch_max,
+            unbegun_max: self.unbegun_max(),
         }
+    }
+
+    /// How often one that no worker began is dispatched again, beside `redispatch_max`.
+    fn unbegun_max(&self) -> u32 {
+        if self.redispatch_max == 0 { 0 } else { UNBEGUN_MAX }
+    }
+
+    /// Most attempts that a run has in one life of a gateway.
+    pub(crate) fn attempts_max(&self) -> u32 {
+        self.redispatch_max.saturating_add(self.unbegun_max()).saturating_add(1)
     }
 
     /// And one that nobody waits for: it may wait as long as it may take.

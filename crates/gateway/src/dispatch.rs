@@ -150,10 +150,29 @@ impl Calls {
         }))
     }
 
-    /// Whether a further run would be turned away.
-    pub(crate) fn has_no_room(&self, table: &Table) -> bool {
-        let queued = table.entries.values().filter(|e| e.dispatch.is_queued()).count();
-        table.entries.len() >= self.config.calls_max || queued >= self.config.queue_max
+    /// Whether a further run of this tenant would be turned away: there is no place left, or none of those that one tenant may have.
+    // contract: C-30
+    pub(crate) fn has_no_room(&self, table: &Table, tenant: &Tenant) -> bool {
+        let (mut all, mut theirs) = ((0, 0), (0, 0));
+        for entry in table.entries.values() {
+            let queued = usize::from(Calls::is_in_queue(table, entry));
+            all = (all.0 + 1, all.1 + queued);
+            if entry.key.tenant == *tenant {
+                theirs = (theirs.0 + 1, theirs.1 + queued);
+            }
+        }
+        let is_full = |(calls, queued): (usize, usize), calls_max: usize, queue_max: usize| calls >= calls_max || queued >= queue_max;
+        let (calls_max, queue_max) = (self.config.calls_max, self.config.queue_max);
+        let part = |max: usize| max.saturating_mul(self.config.tenant_percent as usize).div_ceil(100);
+        is_full(all, calls_max, queue_max) || (self.config.keys.have_several_tenants() && is_full(theirs, part(calls_max), part(queue_max)))
+    }
+
+    /// Whether it waits: here, or at a worker of kvit that has not answered yet. An engine that others wrote has a slot for each that it is sent,
+    /// and says nothing of one that is not streamed before its end.
+    fn is_in_queue(table: &Table, entry: &Entry) -> bool {
+        let is_engine = |worker| table.workers.get(worker).is_some_and(|known| known.offer.forwards);
+        let at_engine = || entry.dispatch.load().is_some_and(|(worker, _)| is_engine(worker));
+        entry.dispatch.is_queued() && (entry.dispatch.is_waiting() || !at_engine())
     }
 
     /// Accepts a run, under this id if it has one already, with its first reader.
@@ -222,7 +241,7 @@ impl Calls {
 
     /// Puts a run into the table, with a worker if there is one for it.
     fn begin(&self, mut table: MutexGuard<'_, Table>, mut entry: Entry) {
-        if self.has_no_room(&table) {
+        if self.has_no_room(&table, &entry.key.tenant) {
             self.want(&mut entry, Cause::QueueFull);
         } else {
             let loads = table.loads();

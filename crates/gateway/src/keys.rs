@@ -142,6 +142,13 @@ impl Keys {
         self.0.len()
     }
 
+    /// Whether they are not all of one tenant.
+    pub(crate) fn have_several_tenants(&self) -> bool {
+        let mut tenants = self.0.values().map(|key| &key.tenant);
+        let first = tenants.next();
+        tenants.any(|tenant| Some(tenant) != first)
+    }
+
     /// Whether nobody is asked for a key.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()

@@ -122,6 +122,8 @@ pub struct Link {
     send: SendDown,
     /// The life that is here from the beginning.
     here: Option<Here>,
+    /// What it is said to have before it was met.
+    expects: Option<Offer>,
     events: links::Events,
 }
 
@@ -129,18 +131,19 @@ impl Link {
     /// A worker elsewhere, at `name` until it says how it is called. The end of `events` means that it can never come back. `send` must not
     /// block and must not call back into the gateway; it is called only between a `Here` and the `Lost` of the same life.
     pub fn new(name: Arc<str>, send: SendDown, events: mpsc::Receiver<LinkEvent>) -> Link {
-        Link { name, send, here: None, events: links::Events::Wire(events) }
+        Link { name, send, here: None, expects: None, events: links::Events::Wire(events) }
     }
 
     /// An engine that others wrote, which keeps no record of its runs: as [`Link::new`], and what its words and the sending show is recorded.
     /// What happens there is told to a clone of `ear`.
-    pub fn engine(name: Arc<str>, send: SendDown, ear: Ear) -> Link {
-        Link { name, send, here: None, events: links::Events::Engine(ear) }
+    /// `expects` is what it is said to have, if that is known before it was met: runs for that wait for it.
+    pub fn engine(name: Arc<str>, send: SendDown, ear: Ear, expects: Option<Offer>) -> Link {
+        Link { name, send, here: None, expects, events: links::Events::Engine(ear) }
     }
 
     /// A worker in this process, which is here until `up` ends. `send` must not block and must not call back into the gateway.
     pub fn thread(here: Here, send: SendDown, up: mpsc::Receiver<From<Up>>) -> Link {
-        Link { name: here.name.clone(), send, here: Some(here), events: links::Events::Thread(up) }
+        Link { name: here.name.clone(), send, here: Some(here), expects: None, events: links::Events::Thread(up) }
     }
 }
 
@@ -214,8 +217,9 @@ impl Gateway {
     ) -> Gateway {
         let mut workers = Workers::default();
         let (mut ends, mut heard) = (Vec::new(), Vec::new());
-        for Link { name, send, here, events } in links {
+        for Link { name, send, here, expects, events } in links {
             let worker = workers.add(name);
+            expects.into_iter().for_each(|offer| workers.expects(worker, offer));
             if let Some(Here { incarnation, offer, name }) = here {
                 // The first life of it: none is over by that.
                 let _ = workers.here(worker, incarnation, offer, name);

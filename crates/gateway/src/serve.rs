@@ -45,6 +45,7 @@ pub(crate) async fn serve(
     (shutdown, at_once): (impl Future<Output = ()>, impl Future<Output = ()>),
 ) -> Result<(), GatewayError> {
     let threads = Threads::start(calls.config.connection_threads).map_err(GatewayError::Threads)?;
+    calls.is_served_on(threads.runtimes());
     let mut tasks = JoinSet::new();
     let recorder = keep(calls, jobs, name, &mut tasks);
     for (worker, events) in heard {

@@ -67,6 +67,12 @@ impl Threads {
         (&place.runtime, Held(place.open.clone()))
     }
 
+    /// All runtimes that something is served on, the calling one included.
+    pub(crate) fn runtimes(&self) -> Vec<Handle> {
+        let own = self.each.iter().map(|place| place.runtime.clone()).take(self.running.len());
+        std::iter::once(Handle::current()).chain(own).collect()
+    }
+
     /// Ends all and waits for it.
     pub(crate) async fn end(self) {
         let (stops, threads): (Vec<_>, Vec<_>) = self.running.into_iter().unzip();

@@ -12,7 +12,7 @@ pub(crate) fn holdings(calls: &Calls) -> Holdings {
         let table = calls.lock();
         (table.entries.len(), table.asks.len())
     };
-    let tasks = tokio::runtime::Handle::current().metrics().num_alive_tasks();
+    let tasks: usize = calls.runtimes().iter().map(|runtime| runtime.metrics().num_alive_tasks()).sum();
     let store = calls.keeper.as_ref().map(|keeper| StoreHoldings {
         available: keeper.is_available(),
         waiting: keeper.waiting() as u64,

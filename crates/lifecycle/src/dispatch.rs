@@ -73,6 +73,8 @@ pub struct Dispatch<R: Rules = Sound> {
     unread: Option<Unread>,
     /// The attempt that was current when it came to this gateway; 0 for a run of its own.
     first: u32,
+    /// Attempts that a worker gave back without having begun them.
+    unbegun: u32,
     rules: PhantomData<R>,
 }
 
@@ -101,6 +103,7 @@ impl<R: Rules> Dispatch<R> {
             policy: OnDisconnect::Cancel,
             unread: None,
             first: 0,
+            unbegun: 0,
             rules: PhantomData,
         }
     }
@@ -136,7 +139,7 @@ impl<R: Rules> Dispatch<R> {
             return effects;
         }
         let number = self.call.attempt();
-        if self.may_follow(number) {
+        if self.may_follow(number) || self.is_free() {
             self.work = Some(work.clone());
         }
         // Before the prompt is tokenised, all that is known is that no sequence outgrows the context.
@@ -155,7 +158,12 @@ impl<R: Rules> Dispatch<R> {
 
     /// Whether the policy allows an attempt after this one.
     fn may_follow(&self, attempt: u32) -> bool {
-        attempt.saturating_sub(self.first) <= self.config.redispatch_max
+        attempt.saturating_sub(self.first).saturating_sub(self.unbegun) <= self.config.redispatch_max
+    }
+
+    /// Whether one more that was never begun costs none of the attempts that the policy allows.
+    fn is_free(&self) -> bool {
+        self.unbegun < self.config.unbegun_max
     }
 
     /// Somebody no longer wants it, for this cause, or it is turned away.
@@ -221,12 +229,17 @@ impl<R: Rules> Dispatch<R> {
                     self.taken_on(now, &mut effects);
                 }
                 self.usage = usage;
+                // Says that it could not even be asked, or another life of it was meant. contract: C-7. If the run was wanted to end, nothing else
+                // ended it.
+                let unbegun = outcome.cause == Cause::WorkerLost;
+                let outcome = self.call.wanted().filter(|_| unbegun).map_or(outcome, Outcome::of);
                 let cause = outcome.cause;
                 self.ended = Some(outcome);
-                // A worker that stops on its own account, or one elsewhere that could not even be asked. If the run was wanted to end, that is
-                // what it says.
-                let gives_back =
-                    matches!(cause, Cause::Shutdown | Cause::WorkerLost) && self.call.wanted().is_none() && self.may_begin_anew();
+                // Or a worker stops on its own account.
+                let is_free = unbegun && self.is_free();
+                let may_follow = is_free || self.may_follow(self.call.attempt());
+                let gives_back = (unbegun || cause == Cause::Shutdown) && self.call.wanted().is_none() && self.is_untouched() && may_follow;
+                self.unbegun += u32::from(gives_back && is_free);
                 let event =
                     if gives_back { CallEvent::WorkerHandedBack { attempt, cause } } else { CallEvent::WorkerEnded { attempt, cause } };
                 self.apply(event, now, &mut effects);
@@ -246,7 +259,12 @@ impl<R: Rules> Dispatch<R> {
 
     /// Whether a further attempt could take the place of this one: nothing was delivered, and the policy allows it.
     fn may_begin_anew(&self) -> bool {
-        !self.told && !self.dismissed && self.work.is_some() && self.may_follow(self.call.attempt())
+        self.is_untouched() && self.may_follow(self.call.attempt())
+    }
+
+    /// Whether nothing of it was delivered, so that another worker could begin it anew.
+    fn is_untouched(&self) -> bool {
+        !self.told && !self.dismissed && self.work.is_some()
     }
 
     /// An attempt is over and the run is not.

@@ -172,6 +172,13 @@ impl Workers {
         index
     }
 
+    /// What one that was not met yet is said to have: runs for that wait for it.
+    pub fn expects(&mut self, worker: WorkerIndex, offer: Offer) {
+        if let Some(known) = self.change(worker).filter(|known| known.presence == Presence::Unknown) {
+            known.offer = offer;
+        }
+    }
+
     /// All of them.
     pub fn iter(&self) -> impl Iterator<Item = (WorkerIndex, &WorkerState)> {
         (0..).map(WorkerIndex).zip(&self.list)

@@ -144,7 +144,7 @@ pub fn link(config: UpstreamConfig, life: Incarnation) -> Result<(Link, Upstream
     let name: Arc<str> = shared.config.name.as_str().into();
     let down = shared.clone();
     let send: SendDown = Box::new(move |message| down.take_down(message.message));
-    Ok((Link::engine(name, send, ear), Upstream { shared }))
+    Ok((Link::engine(name, send, ear, health::expected(&shared.config)), Upstream { shared }))
 }
 
 /// What a link has in hand now. A clone looks at the same link.

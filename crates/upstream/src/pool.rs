@@ -3,7 +3,7 @@
 //! Invariant: at most `max` of them, none for longer than `keep`; one that its other end closed is closed here within `keep`.
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
 use tokio::runtime::Handle;
@@ -17,6 +17,24 @@ pub(crate) struct Pool {
     max: usize,
     keep: Duration,
     sweeping: AtomicBool,
+}
+
+/// Who sweeps. One that ends with its runtime leaves it to whoever puts a connection back next.
+struct Sweeper(Weak<Pool>);
+
+impl Sweeper {
+    /// Nothing is left, and another may sweep by now.
+    fn done(mut self) {
+        self.0 = Weak::new();
+    }
+}
+
+impl Drop for Sweeper {
+    fn drop(&mut self) {
+        if let Some(pool) = self.0.upgrade() {
+            pool.sweeping.store(false, Ordering::Release);
+        }
+    }
 }
 
 impl Pool {
@@ -62,13 +80,13 @@ impl Pool {
         };
         drop(oldest);
         if !self.sweeping.swap(true, Ordering::AcqRel) {
-            let (pool, pause) = (Arc::downgrade(self), self.keep / 2);
+            let (sweeper, pause) = (Sweeper(Arc::downgrade(self)), self.keep / 2);
             tokio::spawn(async move {
                 loop {
                     tokio::time::sleep(pause).await;
-                    let Some(pool) = pool.upgrade() else { return };
+                    let Some(pool) = sweeper.0.upgrade() else { return };
                     if pool.sweep() {
-                        return;
+                        return sweeper.done();
                     }
                 }
             });

@@ -79,7 +79,7 @@ impl Calls {
         if self.is_draining() {
             return Err(Closed::ShuttingDown);
         }
-        if self.has_no_room(&self.lock()) {
+        if self.has_no_room(&self.lock(), &order.caller.tenant) {
             return Err(Closed::Full);
         }
         let new = self.new_run(keeper, &order)?;

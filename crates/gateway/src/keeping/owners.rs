@@ -135,12 +135,12 @@ impl Calls {
             let runs = keeper.store.owned(from, TAKE_MAX).await?;
             let count = runs.len();
             for run in runs {
-                if self.has_no_room(&self.lock()) {
+                if self.has_no_room(&self.lock(), &run.key.tenant) {
                     // It stays where it is until there is room here, or at another gateway.
                     return Ok(());
                 }
                 // contract: C-2. What it began is not certain to be written: its first attempt, and as many more as the policy allows.
-                let skip = self.config.redispatch_max.saturating_add(1);
+                let skip = self.config.attempts_max();
                 let take = Write::TakeOver { run: run.key.clone(), from, to: self.incarnation, skip };
                 // One that goes on must not be its former owner's again because a database crashed.
                 let survives = if run.on_disconnect == OnDisconnect::Continue { Survives::Machine } else { Survives::Process };

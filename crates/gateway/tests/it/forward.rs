@@ -236,6 +236,44 @@ async fn of_two_tenants_that_wait_each_has_its_turn() {
     assert_eq!(order, ["a1", "b1", "a2", "a3"]);
 }
 
+/// However many runs one tenant brings, there is room for another's.
+// contract: C-30
+#[tokio::test(flavor = "multi_thread")]
+async fn no_tenant_fills_the_queue_for_all() {
+    let mut keys = Keys::default();
+    for tenant in ["a", "b"] {
+        let digest = SecretDigest::of(&secret(tenant)).expect("a secret");
+        keys.add(Key { name: tenant.into(), tenant: Tenant::parse(tenant).expect("a tenant"), digest, is_operator: false }).expect("a key");
+    }
+    let config = GatewayConfig { keys, queue_max: 4, ..GatewayConfig::default() };
+    let mut stand = engine_for(config, 1, &format!("Authorization: Bearer {}\r\n", secret("a"))).await;
+    let (mut told, mut sockets) = (Vec::new(), Vec::new());
+    // One has the slot, three wait, which is three quarters of the queue.
+    for id in ["a1", "a2", "a3", "a4", "a5", "b1", "b2"] {
+        let body = json!({"model": "tiny", "messages": [], "stream": true}).to_string();
+        let headers = format!("X-Request-Id: {id}\r\nAuthorization: Bearer {}\r\n", secret(&id[..1]));
+        sockets.push(send(stand.addr, &request_text("POST", "/v1/chat/completions", &headers, &body)).await);
+        let key = RunKey { tenant: Tenant::parse(&id[..1]).expect("a tenant"), run: RunId::parse(id).expect("an id") };
+        let run = loop {
+            match stand.journal.run(&key) {
+                Some(run) => break serde_json::to_value(run).expect("JSON"),
+                None => tokio::time::sleep(ms(1)).await,
+            }
+        };
+        told.push((id, run["outcome"]["cause"].as_str().map(str::to_owned)));
+    }
+    let full = Some("queue_full".to_owned());
+    let waits = |id| (id, None);
+    // The last finds the whole queue full.
+    assert_eq!(told, [waits("a1"), waits("a2"), waits("a3"), waits("a4"), ("a5", full.clone()), waits("b1"), ("b2", full)]);
+    for id in ["a1", "b1", "a2", "a3", "a4"] {
+        let attempt = stand.worker[0].submit().await.attempt;
+        assert_eq!(attempt.key.run.to_string(), id);
+        head(&stand.worker[0], &attempt, 200, EVENTS).await;
+        end(&stand.worker[0], &attempt, Outcome::of(Cause::Stop), Guarantee::Observed).await;
+    }
+}
+
 /// Engines differ in which of several caps they heed: the largest bounds them all, and each answer of each prompt counts.
 // contract: C-28
 #[tokio::test(flavor = "multi_thread")]

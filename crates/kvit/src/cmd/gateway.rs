@@ -24,7 +24,7 @@ pub fn run(config: &ServeConfig) -> Result<(), Failure> {
         return Err(ConfigError::Range { name: "worker", why }.into());
     }
     log(config);
-    raise_file_limit(config.connections_max);
+    raise_file_limit(config.connections_max, config.connection_threads);
     let listener = bind(config)?;
     let journal = Journal::new(Clock::start(), settings::journal(config));
     let who = Identity { name: config.name.get_or("gateway").into(), incarnation: incarnation() };
@@ -39,7 +39,9 @@ pub fn run(config: &ServeConfig) -> Result<(), Failure> {
             tokio::spawn(upstream.run());
         }
         let store = stored::open(config, &who.name).await?;
-        let front = GatewayConfig { connection_threads: config.connection_threads.get(), ..settings::gateway(config) };
+        // What kvit's workers say is heard by all threads.
+        let connection_threads = if config.upstream.each().is_empty() { 0 } else { config.connection_threads };
+        let front = GatewayConfig { connection_threads, ..settings::gateway(config) };
         let gateway = Gateway::keeping(front, links, journal.clone(), (who.incarnation, &who.name), store);
         serve(&gateway, listener).await
     })

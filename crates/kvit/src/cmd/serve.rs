@@ -30,7 +30,7 @@ const NAME: &str = "serve";
 /// An address that cannot be listened on, no model, a file that is none, runs that were left unsettled, or a second signal.
 pub fn run(config: &ServeConfig, cache: Option<PathBuf>) -> Result<(), Failure> {
     log(config);
-    raise_file_limit(config.connections_max);
+    raise_file_limit(config.connections_max, 0);
     // Before the model is fetched and packed: a port or a store that is taken is known at once.
     let listener = bind(config)?;
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
@@ -45,11 +45,13 @@ pub fn run(config: &ServeConfig, cache: Option<PathBuf>) -> Result<(), Failure> 
     served
 }
 
-/// A connection takes two descriptors (the watcher has its own): takes what the system allows, and says so if it is not enough.
-pub(super) fn raise_file_limit(connections_max: usize) {
+/// A connection takes two descriptors (the watcher has its own), a thread for connections a few: takes what the system allows, and says so if it
+/// is not enough.
+pub(super) fn raise_file_limit(connections_max: usize, threads: usize) {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
     const OTHERS: u64 = 64;
-    let wanted = 2 * connections_max as u64 + OTHERS;
+    const OF_THREAD: u64 = 4;
+    let wanted = 2 * connections_max as u64 + OF_THREAD * threads as u64 + OTHERS;
     let limit = getrlimit(Resource::Nofile);
     let enough = |have: Option<u64>| have.is_none_or(|n| n >= wanted);
     if enough(limit.current) {

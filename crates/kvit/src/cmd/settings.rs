@@ -29,6 +29,7 @@ pub fn gateway(config: &ServeConfig) -> GatewayConfig {
         pipelined_bytes_max: config.pipelined_bytes_max,
         connections_max: config.connections_max,
         calls_max: config.calls_max,
+        tenant_percent: config.tenant_percent,
         queue_max: config.queue_limit as usize,
         stream_buffer_events: config.stream_buffer_events,
         replay_events_max: config.replay_events_max,

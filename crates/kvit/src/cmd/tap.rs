@@ -17,7 +17,7 @@ use crate::out;
 /// # Errors
 /// Something that should be an address is none, or cannot be listened on.
 pub fn run(args: TapArgs) -> Result<(), Failure> {
-    raise_file_limit(args.connections_max as usize);
+    raise_file_limit(args.connections_max as usize, 0);
     let options = Options {
         name: args.name,
         control: args.control,

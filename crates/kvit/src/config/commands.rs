@@ -45,6 +45,7 @@ const LISTS: [(&[Reader], &[&str]); 5] = [
             "header_timeout_ms",
             "keep_alive_idle_ms",
             "calls_max",
+            "tenant_percent",
             "stream_buffer_events",
             "replay_events_max",
             "replay_bytes_max",

@@ -8,7 +8,7 @@ use serde::Deserialize;
 
 use super::ConfigError;
 use super::upstreams::Upstreams;
-use super::value::{Isa, LogLevel, ModelPath, Policy, ProcessName, StorePlace, Threads, ToolUrls, WORKERS_MAX, Workers};
+use super::value::{Isa, LogLevel, ModelPath, Policy, ProcessName, StorePlace, THREADS_MAX, Threads, ToolUrls, WORKERS_MAX, Workers};
 
 /// One option as the reference shows it.
 #[derive(Clone, Copy, Debug)]
@@ -143,8 +143,10 @@ options! {
         "How long an HTTP/1.1 connection is kept for a next request. An HTTP/2 connection is kept while its peer answers PINGs.";
     connections_max: usize, "NUMBER" = 1024,
         "Most open connections; further ones wait in the kernel's backlog.";
-    connection_threads: Threads, "NUMBER" = Threads::default(),
-        "Threads of `kvit gateway` that serve connections, each its own ones and the engine's side of their runs.";
+    connection_threads: usize, "NUMBER" = Threads::default().get(),
+        "Threads that serve connections in front of upstreams, each its own ones and the engine's side of their runs; at most 256. With 0, or with no upstream, all threads serve all.";
+    tenant_percent: u32, "PERCENT" = 75,
+        "Most of `calls_max` and of `queue_limit` that one tenant may have where the API keys name several; a further run of it is rejected with `queue_full`.";
     calls_max: usize, "NUMBER" = 1024,
         "Most live calls; a further one is rejected with `queue_full`.";
     stream_buffer_events: usize, "NUMBER" = 1024,
@@ -336,6 +338,12 @@ impl ServeConfig {
                 name: "block_tokens",
                 why: format!("must be a multiple of 16, and {} is not", self.block_tokens),
             });
+        }
+        if self.connection_threads > THREADS_MAX {
+            return Err(ConfigError::Range { name: "connection_threads", why: format!("must be at most {THREADS_MAX}") });
+        }
+        if !(1..=100).contains(&self.tenant_percent) {
+            return Err(ConfigError::Range { name: "tenant_percent", why: "must be 1 to 100".to_owned() });
         }
         if self.deadline_check_percent > 100 {
             let why = "must be at most 100: beyond it runs are rejected that may make it".to_owned();

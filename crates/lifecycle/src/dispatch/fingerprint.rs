@@ -36,6 +36,7 @@ impl<R: Rules> Dispatch<R> {
             policy,
             unread,
             first,
+            unbegun,
             rules: _,
         } = self;
         (key, call.state(), call.register(), call.delivery(), call.is_voided()).hash(out);
@@ -54,6 +55,7 @@ impl<R: Rules> Dispatch<R> {
         ended.as_ref().map(|outcome| (outcome.cause, &outcome.reason)).hash(out);
         (usage.prompt, usage.cached_prompt, usage.generated).hash(out);
         (accepted, acknowledged, told).hash(out);
-        (policy, unread.map(|unread| unread.delivery), self.grace().map(|grace| (grace.left(now), grace.cause())), first).hash(out);
+        (policy, unread.map(|unread| unread.delivery), self.grace().map(|grace| (grace.left(now), grace.cause())), first, unbegun)
+            .hash(out);
     }
 }

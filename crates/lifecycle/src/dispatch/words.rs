@@ -23,6 +23,9 @@ pub struct DispatchConfig {
     pub queue_deadline: Duration,
     /// How often a run whose worker was lost, or gave it back, is dispatched again, if nothing of it was delivered. 0 for never. Default 1.
     pub redispatch_max: u32,
+    /// How often one that its worker gave back without having begun it is dispatched again beside that: each may go to a worker that is not
+    /// known yet to be away. Default 8.
+    pub unbegun_max: u32,
 }
 
 impl Default for DispatchConfig {
@@ -33,6 +36,7 @@ impl Default for DispatchConfig {
             answer_grace: Duration::from_secs(2),
             queue_deadline: Duration::from_secs(300),
             redispatch_max: 1,
+            unbegun_max: 8,
         }
     }
 }

@@ -381,7 +381,7 @@ proptest! {
         prop_assert!(told.is_none() || told == dismissed.or(run.call().outcome()), "{:?}", told);
         prop_assert_eq!(settles, usize::from(run.call().is_settled()));
         prop_assert_eq!(submits, run.call().attempt());
-        prop_assert!(submits <= redispatch_max + 1);
+        prop_assert!(submits <= redispatch_max + 1 + DispatchConfig::default().unbegun_max);
     }
 }
 
@@ -465,6 +465,31 @@ fn a_run_that_cannot_be_given_back_ends_as_the_worker_said() {
     lost.take_in(ONE, 1, ended(Cause::Shutdown), Time(2));
     assert_eq!(words(&lost.worker_lost(ONE.0, ONE.1, true, Time(3))), ["Void/1", "wait"]);
     assert!(lost.is_waiting() && lost.call().is_voided());
+}
+
+// contract: C-2, C-7
+#[test]
+fn what_no_worker_began_goes_on_beside_what_the_policy_allows_and_a_cancel_of_it_is_one() {
+    let config = DispatchConfig { redispatch_max: 1, unbegun_max: 2, ..DispatchConfig::default() };
+    let mut run = run(config);
+    for attempt in 1..=4 {
+        assert!(run.is_waiting(), "attempt {attempt}");
+        let _ = run.place(at(ONE, 3 + u64::from(attempt)), Time(1));
+        let ends = words(&run.take_in(ONE, attempt, ended(Cause::WorkerLost), Time(2)));
+        // Two are free, and the policy allows one more behind the first.
+        if attempt < 4 {
+            assert_eq!(ends, [format!("HandedBack/{attempt}")]);
+            assert_eq!(words(&run.take_in(ONE, attempt, Word::Released, Time(3))), ["wait"]);
+        } else {
+            assert_eq!(ends, ["OutcomeSet/4", "tell worker_lost"]);
+        }
+    }
+    // One that was wanted to end meanwhile has ended for that.
+    let mut left = self::run(config);
+    let _ = left.place(at(ONE, 4), Time(1));
+    let _ = left.want(Cause::CancelRequested, Time(2));
+    assert_eq!(words(&left.take_in(ONE, 1, ended(Cause::WorkerLost), Time(3))), ["OutcomeSet/1", "tell cancel_requested"]);
+    assert_eq!(left.call().outcome(), Some(Cause::CancelRequested));
 }
 
 #[test]

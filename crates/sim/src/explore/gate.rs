@@ -73,6 +73,7 @@ impl<R: Rules> Run<R> {
             answer_grace: Duration::MAX,
             queue_deadline: Duration::MAX,
             redispatch_max: setup.redispatch,
+            unbegun_max: 0,
         };
         let params = Params { n: of.n, ..Params::default() };
         let work = Work { prompt: Prompt::Tokens(Vec::new()), params };

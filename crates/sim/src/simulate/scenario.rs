@@ -91,6 +91,7 @@ impl Scenario {
             redispatch_max: rng.between(0, 2) as u32,
             ..DispatchConfig::default()
         };
+        let dispatch = DispatchConfig { unbegun_max: Rng::of(seed, 7).between(0, 2) as u32, ..dispatch };
         let engine = EngineConfig {
             step_tokens: rng.pick(&[8, 16, 32]),
             max_running: rng.between(3, 8) as u32,

@@ -33,7 +33,7 @@ const CONTEXT: u32 = 1 << 20;
 
 pub(super) async fn watch(shared: &Arc<Shared>) {
     let mut met = first(shared).await;
-    let mut offered = offer(&shared.config, &met, None);
+    let mut offered = offer(&shared.config, Some(&met), None);
     let (name, models) = (shared.config.name.as_str(), offered.models.len());
     tracing::info!(upstream = %name, kind = met.kind.name(), why = %met.why, models, "met");
     shared.tell(LinkEvent::Here(Here { incarnation: shared.life, offer: offered.clone(), name: name.into() }));
@@ -50,7 +50,7 @@ pub(super) async fn watch(shared: &Arc<Shared>) {
         let (found, mut breaker) = again(shared).await;
         let is_another = shared.refused.swap(false, Ordering::AcqRel) || found.is_another(&met);
         meet(shared, &found, is_another);
-        let offer = offer(&shared.config, &found, Some(&offered));
+        let offer = offer(&shared.config, Some(&found), Some(&offered));
         if is_another {
             breaker.forget();
         }
@@ -140,20 +140,27 @@ fn meet(shared: &Arc<Shared>, found: &Detected, is_another: bool) {
     tracing::debug!(upstream = %shared.config.name, asks, "how it is told of cancels");
 }
 
+/// What it is said to have before it was met, if its models are named.
+pub(super) fn expected(config: &UpstreamConfig) -> Option<Offer> {
+    (!config.models.is_empty()).then(|| offer(config, None, None))
+}
+
 /// What it has: the models that the configuration names, else all that it names itself. One that it has had before is as old as before.
-fn offer(config: &UpstreamConfig, detected: &Detected, before: Option<&Offer>) -> Offer {
+fn offer(config: &UpstreamConfig, detected: Option<&Detected>, before: Option<&Offer>) -> Offer {
+    let theirs = detected.map_or(&[][..], |found| &found.models);
     let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_secs());
     let model = |id: &str| {
-        let known = detected.models.iter().find(|model| model.id == id);
+        let known = theirs.iter().find(|model| model.id == id);
         let created = before.and_then(|offer| offer.models.iter().find(|model| *model.id == *id)).map_or(now, |model| model.created);
         let context = known.and_then(|model| model.context).and_then(|n| u32::try_from(n).ok()).unwrap_or(CONTEXT);
         ModelInfo { id: id.into(), context, default_max_tokens: config.cap.unwrap_or(context).min(context), created }
     };
     let models = match &*config.models {
-        [] => detected.models.iter().map(|known| model(&known.id)).collect(),
+        [] => theirs.iter().map(|known| model(&known.id)).collect(),
         named => named.iter().map(|id| model(id)).collect(),
     };
-    let slots = config.slots.or(detected.slots).unwrap_or(detected.kind.capabilities().slots);
+    let kind = detected.map(|found| found.kind).or(config.kind).unwrap_or(Kind::OpenAi);
+    let slots = config.slots.or(detected.and_then(|found| found.slots)).unwrap_or(kind.capabilities().slots);
     Offer { models, slots: Some(slots), forwards: true }
 }
 

@@ -62,6 +62,75 @@ async fn each_model_of_an_engine_is_served_under_its_own_name() {
     stand.nothing_is_left(&[&engine]).await;
 }
 
+/// Fields that kvit's own engine would refuse show that it was not read by kvit.
+// contract: C-29
+#[tokio::test(flavor = "multi_thread")]
+async fn what_comes_before_an_engine_was_met_waits_and_goes_on_as_it_came() {
+    let more = json!({"tools": [{"type": "function", "function": {"name": "f"}}], "guided_choice": ["a"], "logit_bias": {"5": "x"}});
+    for (named, other) in [(true, false), (true, true), (false, false)] {
+        let port = std::net::TcpListener::bind("127.0.0.1:0").expect("a port").local_addr().expect("its address");
+        let mut config = stand::config(port);
+        config.kind = Some(Kind::OpenAi);
+        config.models.extend(named.then(|| stand::MODEL.to_owned()));
+        let first = if other { Some(Engine::always(Kind::OpenAi, good()).await) } else { None };
+        let first_config = first.as_ref().map(|engine| {
+            let mut config = stand::config(engine.addr);
+            (config.kind, config.models) = (Some(Kind::OpenAi), vec!["another".to_owned()]);
+            config
+        });
+        let stand = stand::begin(GatewayConfig::default(), first_config.into_iter().chain([config]).collect()).await;
+        if other {
+            stand.until_state(&["here"]).await;
+        }
+        let socket = chat(stand.addr, "r1", false, &more).await;
+        let body = json!({"model": stand::MODEL, "input": "a"}).to_string();
+        let addr = stand.addr;
+        let embedding = tokio::spawn(async move { soon(stand::request(addr, "POST", "/v1/embeddings", "", &body)).await.status });
+        stand.until("r1", |run| run["state"] == "queued").await;
+        let engine = Engine::at(port, Kind::OpenAi, |_| good()).await;
+        assert_eq!((read(socket).await.status, embedding.await.expect("an answer")), (200, 200), "named {named}, other {other}");
+        let chats = [0, 1].map(|number| asked(&engine, number)).into_iter().find(|text| text.contains("/v1/chat/completions"));
+        let sent: Value = serde_json::from_str(chats.expect("it was asked").split_once("\r\n\r\n").expect("a body").1).expect("JSON");
+        for (field, value) in more.as_object().expect("an object") {
+            assert_eq!(&sent[field], value, "{sent}");
+        }
+        let engines: Vec<&Engine> = first.iter().chain([&engine]).collect();
+        stand.nothing_is_left(&engines).await;
+    }
+}
+
+/// Nothing is heard of an answer that is not streamed before its end: it is computed all the same, and waits for nothing.
+// contract: C-28
+#[tokio::test(flavor = "multi_thread")]
+async fn what_an_engine_has_a_slot_for_takes_no_place_in_the_queue() {
+    let ends = Arc::new(Notify::new());
+    let told = ends.clone();
+    let engine = Engine::each(Kind::OpenAi, move |_| [vec![Step::When(told.clone())], good()].concat()).await;
+    let mut config = stand::config(engine.addr);
+    (config.kind, config.slots) = (Some(Kind::OpenAi), Some(5));
+    let stand = stand::stand(GatewayConfig { queue_max: 2, ..GatewayConfig::default() }, vec![config]).await;
+    let mut sockets = Vec::new();
+    for n in 0..7 {
+        sockets.push(chat(stand.addr, &format!("r{n}"), false, &json!({})).await);
+        stand.until(&format!("r{n}"), |run| run["state"] == "queued").await;
+    }
+    stand::until(|| engine.asked() == 5, || format!("{} were sent", engine.asked())).await;
+    let full = ask(&stand, "r7", &json!({})).await;
+    assert_eq!((full.status, full.error().0.as_str()), (429, "queue_full"));
+    for socket in sockets {
+        ends.notify_one();
+        // Whichever has a slot ends.
+        let ends = ends.clone();
+        let reader = tokio::spawn(read(socket));
+        while !reader.is_finished() {
+            ends.notify_waiters();
+            tokio::time::sleep(Duration::from_millis(2)).await;
+        }
+        assert_eq!(reader.await.expect("an answer").status, 200);
+    }
+    stand.nothing_is_left(&[&engine]).await;
+}
+
 // contract: C-30
 #[tokio::test(flavor = "multi_thread")]
 async fn an_engine_gets_its_own_key_and_never_the_callers() {

@@ -45,6 +45,14 @@ pub async fn before(engine: &Engine, change: impl FnOnce(&mut UpstreamConfig)) -
 
 /// A gateway in front of these upstreams, all of which are here.
 pub async fn stand(gateway: GatewayConfig, upstreams: Vec<UpstreamConfig>) -> Stand {
+    let count = upstreams.len();
+    let stand = begin(gateway, upstreams).await;
+    stand.here(count).await;
+    stand
+}
+
+/// The same, before any of them was met.
+pub async fn begin(gateway: GatewayConfig, upstreams: Vec<UpstreamConfig>) -> Stand {
     let (mut links, mut in_hand, mut running) = (Vec::new(), Vec::new(), JoinSet::new());
     for (life, config) in (0x1000..).zip(upstreams) {
         let (link, upstream) = upstream::link(config, Incarnation(life)).expect("a link");
@@ -55,15 +63,12 @@ pub async fn stand(gateway: GatewayConfig, upstreams: Vec<UpstreamConfig>) -> St
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a port");
     let addr = listener.local_addr().expect("its address");
     let journal = Journal::new(Clock::start(), Limits::default());
-    let count = links.len();
     // As `kvit gateway` serves.
     let gateway = GatewayConfig { connection_threads: 2, ..gateway };
     let gateway = Gateway::new(gateway, links, journal.clone(), Incarnation(0x2222));
     let (stop, stopped) = oneshot::channel::<()>();
     let served = tokio::spawn(async move { gateway.serve(listener, async { drop(stopped.await) }, async {}).await });
-    let stand = Stand { addr, journal, in_hand, stop: Some(stop), served, _links: running };
-    stand.here(count).await;
-    stand
+    Stand { addr, journal, in_hand, stop: Some(stop), served, _links: running }
 }
 
 impl Stand {

@@ -264,6 +264,32 @@ async fn what_was_not_sent_goes_elsewhere_and_what_was_does_not() {
     }
 }
 
+/// Three are away and nobody knows it yet: none of them has got anything.
+// contract: C-2
+#[tokio::test(flavor = "multi_thread")]
+async fn what_was_sent_to_nobody_goes_on_until_somebody_is_there() {
+    let mut engines = Vec::new();
+    for _ in 0..4 {
+        engines.push(Engine::always(Kind::OpenAi, good(true)).await);
+    }
+    let configs = engines.iter().map(|engine| {
+        let mut config = stand::config(engine.addr);
+        quick(&mut config);
+        config
+    });
+    let gateway = GatewayConfig { affinity_bytes: 0, ..GatewayConfig::default() };
+    let stand = stand::stand(gateway, configs.collect()).await;
+    let last = engines.pop().expect("four");
+    for engine in engines {
+        engine.die().await;
+    }
+    let reply = ask(&stand, "r1", true, &json!({})).await;
+    let run = stand.settled("r1").await;
+    assert_eq!((reply.status, last.asked()), (200, 1), "{reply:?}");
+    assert_eq!((&run["outcome"]["kind"], &run["attempt"]), (&json!("completed"), &json!(4)), "{run}");
+    stand.nothing_is_left(&[&last]).await;
+}
+
 // contract: C-8 C-13
 #[tokio::test(flavor = "multi_thread")]
 async fn three_hundred_cancels_in_the_dispatch_window_leave_nothing_running() {

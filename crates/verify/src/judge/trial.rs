@@ -5,26 +5,23 @@
 //!
 //! Invariant: between the departure and the look at what is left nothing is asked of the stack but what the settings say.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use http::Method;
-use tokio::task::JoinSet;
 
-use super::caller::{By, Caller, End, Left, Read};
+use super::caller::{By, Caller, Left};
 use super::cell::{Cell, Phase, Trigger};
+use super::conclude::{Before, Filled};
 use super::cpu::{Sampler, WINDOW};
-use super::result::{Look, Source, Try, Verdict};
+use super::fillers::Fillers;
+use super::result::{Look, Try, Verdict};
 use super::settings::Settings;
 use super::stack::{Pace, Stack, words};
-use super::watch::{Before, Cpu, Filled, Held, client, present};
+use super::watch::{Cpu, Held, client, present};
 
-/// Tokens that are read before an early departure.
-const EARLY: usize = 3;
 /// Tokens that are left at one near the end.
-const NEAR: u64 = 3;
+pub(super) const NEAR: u64 = 3;
 /// Tokens whose events no buffers on the way hold: 4 MiB at each side of a connection, 200 bytes an event.
 const BUFFERED_TOKENS: u64 = 20_000;
 /// Looks in a row that must not count a request for it to be gone.
@@ -41,23 +38,6 @@ pub struct Bench<'a> {
     pub pace: &'a Pace,
     /// How it is judged.
     pub settings: &'a Settings,
-}
-
-/// Requests that take the engine's slots, each read to its end in a task of its own.
-#[derive(Default)]
-pub(super) struct Fillers {
-    pub(super) tasks: JoinSet<Option<Read>>,
-    pub(super) sent: usize,
-    ended: Arc<AtomicUsize>,
-    /// Whether they may end badly: a hop that gives up what is silent gives up those that wait, too.
-    pub(super) may_break: bool,
-}
-
-impl Fillers {
-    /// Those that have not ended: asked behind a look, it is never more than what was there at the look.
-    pub(super) fn live(&self) -> f64 {
-        self.sent.saturating_sub(self.ended.load(Ordering::Relaxed)) as f64
-    }
 }
 
 impl Bench<'_> {
@@ -83,7 +63,7 @@ impl Bench<'_> {
             tokio::time::sleep(WINDOW * 3).await;
         }
         let zero = Instant::now();
-        let mut fillers = Fillers { may_break: cell.trigger == Trigger::EdgeIdle, ..Fillers::default() };
+        let mut fillers = Fillers::new(cell.trigger == Trigger::EdgeIdle);
         if cell.phase == Phase::Queued {
             self.fill(&mut fillers, id).await?;
         }
@@ -251,127 +231,6 @@ impl Bench<'_> {
     pub fn patience(&self) -> Duration {
         let whole = self.pace.long.map_or(self.pace.first, |(_, took)| took) + self.pace.rest(0);
         self.settings.patience().max(whole * WHOLES).max(self.idle_patience())
-    }
-
-    /// Takes the engine's slots, until a request waits.
-    async fn fill(&self, fillers: &mut Fillers, id: &str) -> Result<(), String> {
-        let Some(counters) = &self.stack.counters else { return Err("nobody sees that a request waits".to_owned()) };
-        let zero = Instant::now();
-        while fillers.sent < self.settings.fillers_max {
-            let wave = fillers.sent.clamp(1, self.settings.fillers_max - fillers.sent);
-            for _ in 0..wave {
-                let name = format!("{id}-filler-{}", fillers.sent);
-                let ask = self.stack.ask(&name, &words(self.settings.seed, &name, 8), true, self.settings.max_tokens);
-                let mut caller = Caller::ask(&self.stack.target, ask).await.map_err(|e| format!("a filler could not be sent: {e}"))?;
-                let (ended, may_break) = (Arc::clone(&fillers.ended), fillers.may_break);
-                fillers.tasks.spawn(async move {
-                    let how = caller.rest().await;
-                    ended.fetch_add(1, Ordering::Relaxed);
-                    (how == End::Complete || may_break).then_some(caller.read)
-                });
-                fillers.sent += 1;
-            }
-            // Each of them is counted somewhere before the next wave is sent, or waits where nobody counts.
-            let (mut same, mut waits, mut outside, mut last) = (0, 0, 0, None);
-            while same < GONE_LOOKS {
-                tokio::time::sleep(self.every()).await;
-                let look = counters.look(zero).await.ok_or("the engine's counters cannot be read")?;
-                let counted = present(&look);
-                // One that has just come waits for a moment, too.
-                waits = if look.waiting.is_some_and(|waiting| waiting >= 1.0) { waits + 1 } else { 0 };
-                // Some may wait before the engine.
-                outside = if counted.is_some_and(|counted| counted < fillers.live()) { outside + 1 } else { 0 };
-                if waits > GONE_LOOKS || outside > GONE_LOOKS {
-                    return Ok(());
-                }
-                same = if counted == last && waits == 0 && outside == 0 { same + 1 } else { 0 };
-                last = counted;
-            }
-        }
-        let sent = fillers.sent;
-        Err(format!("{sent} requests at once did not fill the engine: give it fewer slots, or ask with --fillers-max"))
-    }
-
-    /// Brings a request into its phase. By what that was seen.
-    async fn enter(&self, cell: Cell, caller: &mut Caller, fillers: &Fillers) -> Result<Option<Source>, String> {
-        let over = |what: &str| Err(format!("its answer {what} before it could be left"));
-        match (cell.phase, cell.streaming) {
-            (Phase::Queued, _) => {
-                let Some(counters) = &self.stack.counters else { return Err("nobody sees that a request waits".to_owned()) };
-                let zero = Instant::now();
-                for _ in 0..GONE_LOOKS {
-                    // What has a token waits no more, whatever waits beside it.
-                    match tokio::time::timeout(self.every(), caller.tokens(1)).await {
-                        Ok(true) => return Err("its turn came before it could be left".to_owned()),
-                        Ok(false) => return over("ended"),
-                        Err(_) => {}
-                    }
-                    let look = counters.look(zero).await.ok_or("the engine's counters cannot be read")?;
-                    let waits = look.waiting.is_some_and(|waiting| waiting >= 1.0);
-                    let is_outside = present(&look).is_some_and(|counted| counted < fillers.live() + 1.0);
-                    if !(waits || is_outside) {
-                        return Err("a slot was free for it".to_owned());
-                    }
-                }
-                Ok(Some(Source::Counters))
-            }
-            (Phase::Headers, _) => {
-                if !caller.head().await {
-                    return over("broke off");
-                }
-                if caller.read.tokens.is_empty() { Ok(Some(Source::Client)) } else { Err("its head came with its first token".to_owned()) }
-            }
-            (Phase::Prefill, _) => {
-                let took = self.pace.long.map_or(Duration::ZERO, |(_, took)| took);
-                let part = if cell.trigger == Trigger::EdgeIdle { self.silent_part() } else { took / 3 };
-                self.at_work(caller, part).await
-            }
-            (Phase::EarlyDecode, true) => {
-                if caller.tokens(EARLY).await {
-                    Ok(Some(Source::Client))
-                } else {
-                    over("ended")
-                }
-            }
-            (Phase::LateDecode, true) => {
-                let count = usize::try_from(self.pace.tokens * 7 / 10).unwrap_or(usize::MAX);
-                if caller.tokens(count).await { Ok(Some(Source::Client)) } else { over("ended") }
-            }
-            (Phase::NearEnd, _) => {
-                let count = usize::try_from(self.pace.tokens.saturating_sub(NEAR)).unwrap_or(usize::MAX);
-                if caller.tokens(count).await { Ok(Some(Source::Client)) } else { over("ended") }
-            }
-            (_, false) if cell.trigger == Trigger::EdgeIdle => self.at_work(caller, self.silent_part()).await,
-            (Phase::EarlyDecode, false) => self.at_work(caller, self.pace.first + self.pace.gap * 4).await,
-            (Phase::LateDecode, false) => {
-                let read = self.pace.tokens * 3 / 10;
-                self.at_work(caller, self.pace.first + self.pace.rest(read)).await
-            }
-        }
-    }
-
-    /// Waits for a part of what a request takes that nobody leaves. With counters it must be counted then.
-    async fn at_work(&self, caller: &mut Caller, part: Duration) -> Result<Option<Source>, String> {
-        let until = tokio::time::Instant::from_std(caller.sent + part);
-        let read = async {
-            while caller.read.tokens.is_empty() && !caller.is_over() {
-                caller.next().await;
-            }
-        };
-        if tokio::time::timeout_at(until, read).await.is_ok() {
-            return Err("its answer came sooner than those of requests that nobody left".to_owned());
-        }
-        match &self.stack.counters {
-            Some(counters) if self.polls() => {
-                let look = counters.look(Instant::now()).await.ok_or("the engine's counters cannot be read")?;
-                match present(&look) {
-                    Some(counted) if counted >= 1.0 => Ok(Some(Source::Counters)),
-                    Some(_) => Err("the engine did not count it".to_owned()),
-                    None => Ok(Some(Source::Calibrated)),
-                }
-            }
-            _ => Ok(Some(Source::Calibrated)),
-        }
     }
 
     /// The departure. Whether a cancel by name was confirmed, where it was one.

@@ -11,7 +11,7 @@ use std::process::ExitCode;
 use scripted::{PROFILE, Scripted, Wrong};
 
 /// A fault by its word.
-const FAULTS: [(&str, Wrong); 15] = [
+const FAULTS: [(&str, Wrong); 16] = [
     ("nothing", Wrong::Nothing),
     ("never-notices", Wrong::NeverNotices),
     ("notices-at-write", Wrong::NoticesAtWrite),
@@ -27,6 +27,7 @@ const FAULTS: [(&str, Wrong); 15] = [
     ("caches", Wrong::Caches),
     ("loses-cache", Wrong::LosesCache),
     ("leaks-slot", Wrong::LeaksSlot),
+    ("gets-stuck", Wrong::GetsStuck),
 ];
 
 #[tokio::main]

@@ -8,9 +8,10 @@ use bytes::Bytes;
 use http::Method;
 use serde_json::Value;
 
-use super::cell::{Cell, Phase};
+use super::cell::{Cell, Phase, Trigger};
 use super::result::{EngineSaw, Look, Try};
-use super::trial::Bench;
+use super::stack::Counters;
+use super::trial::{Bench, GONE_LOOKS};
 use super::watch::{ms, present};
 
 /// Time for what is under way to be counted, where gauges are not older than that.
@@ -44,26 +45,49 @@ impl Bench<'_> {
         tokens.min(self.pace.tokens as f64) * f64::from(cell.n)
     }
 
-    /// What is left when everything is over, and what that says of the time after the departure.
+    /// How long a request of so many tokens is at work if nobody leaves it, by far.
+    pub(super) fn natural(&self, cell: Cell, tokens: u64) -> Duration {
+        let first = self.pace.long.map_or(self.pace.first, |(_, took)| took);
+        let silent = if cell.trigger == Trigger::EdgeIdle { self.silent_part() * 4 } else { Duration::ZERO };
+        let rest = self.pace.gap.saturating_mul(u32::try_from(tokens).unwrap_or(u32::MAX));
+        first.max(silent) + rest * 3 / 2 + Duration::from_secs(1)
+    }
+
+    /// Looks until nothing is at work, or for so long: the last look, and whether the engine came to rest.
+    async fn rests(&self, counters: &Counters, left: Instant, within: Duration) -> Result<(Look, bool), String> {
+        let until = Instant::now() + within;
+        // Between two looks there is time for a token.
+        let pause = self.every().max(self.pace.gap * 2);
+        let (mut at_rest, mut last) = (AtRest::default(), None);
+        loop {
+            if let Some(look) = counters.look(left).await {
+                if at_rest.take(&look) {
+                    return Ok((look, true));
+                }
+                last = Some(look);
+            }
+            if Instant::now() >= until {
+                return last.map(|look| (look, false)).ok_or_else(|| "the engine's counters cannot be read any more".to_owned());
+            }
+            tokio::time::sleep(pause).await;
+        }
+    }
+
+    /// What is left when everything is over, or should be, and what that says of the time after the departure.
     pub(super) async fn conclude(
         &self,
+        cell: Cell,
         saw: Option<EngineSaw>,
         before: Before,
         seen: &Try,
         left: Instant,
         filled: Filled,
-    ) -> Option<EngineSaw> {
-        let (mut saw, counters) = (saw?, self.stack.counters.as_ref()?);
+    ) -> Result<Option<EngineSaw>, String> {
+        let Some((mut saw, counters)) = saw.zip(self.stack.counters.as_ref()) else { return Ok(None) };
         let profile = &counters.profile;
         tokio::time::sleep(SETTLE.max(Duration::from_millis(profile.stale_ms))).await;
         // A queue that somebody kept is worked off only now.
-        let rest = loop {
-            let look = counters.look(left).await?;
-            if present(&look).is_none_or(|counted| counted == 0.0) {
-                break look;
-            }
-            tokio::time::sleep(self.every()).await;
-        };
+        let (rest, rests) = self.rests(counters, left, self.natural(cell, seen.asked_tokens)).await?;
         let difference = |of: fn(&Look) -> Option<f64>, from: Option<&Look>| Some((of(&rest)? - of(from?)?).max(0.0));
         let generated = difference(|look| look.generated, before.quiet.as_ref());
         let read = seen.client.tokens as f64;
@@ -92,10 +116,18 @@ impl Bench<'_> {
             saw.steps_after = difference(|look| look.steps, before.last.as_ref());
         }
         saw.asked = difference(|look| look.asked, before.quiet.as_ref()).map(|all| all - filled.others);
+        if !rests {
+            // What was counted all the time is the request. What left a queue may have left it for a slot.
+            let is_another = saw.gone_ms.is_some() && filled.others == 0.0 && saw.asked.is_none_or(|asked| asked <= 1.0);
+            if is_another {
+                return Err("its work was over, and then the engine was at work for somebody else for as long as was waited".to_owned());
+            }
+            saw.outlived_ms = Some(rest.began_ms);
+        }
         let shift = ms(left, before.zero);
         saw.before = before.last.map(|look| Look { began_ms: look.began_ms - shift, ended_ms: look.ended_ms - shift, ..look });
         saw.rest = Some(rest);
-        Some(saw)
+        Ok(Some(saw))
     }
 
     /// What the stack's own record says, where it keeps one.
@@ -105,5 +137,48 @@ impl Bench<'_> {
         let record: Value = serde_json::from_str(&text).ok().filter(|_| status == 200)?;
         let outcome = &record["outcome"];
         Some(format!("{}/{}", outcome["kind"].as_str()?, outcome["cause"].as_str()?))
+    }
+}
+
+/// Whether an engine is at rest: several looks in a row that count nothing, with no token more between them. One alone may have been taken
+/// between two moments of an engine that goes on.
+#[derive(Default)]
+struct AtRest {
+    looks: usize,
+    generated: Option<f64>,
+}
+
+impl AtRest {
+    /// Takes a look: whether it is by now.
+    fn take(&mut self, look: &Look) -> bool {
+        let counts_nothing = present(look).is_none_or(|counted| counted == 0.0);
+        let has_grown = look.generated != self.generated;
+        self.looks = match (counts_nothing, has_grown) {
+            (false, _) => 0,
+            (true, true) => 1,
+            (true, false) => self.looks + 1,
+        };
+        self.generated = look.generated;
+        self.looks >= GONE_LOOKS
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_look_that_counts_nothing_is_no_rest_and_neither_are_two_with_a_token_between_them() {
+        let look = |running, generated| Look { running: Some(running), generated, ..Look::default() };
+        let at_rest = |looks: &[Look]| {
+            let mut at_rest = AtRest::default();
+            looks.iter().map(|look| at_rest.take(look)).collect::<Vec<_>>()
+        };
+        assert_eq!(at_rest(&[look(1.0, Some(5.0)), look(0.0, Some(5.0)), look(1.0, Some(6.0))]), [false; 3]);
+        assert_eq!(at_rest(&[look(0.0, Some(5.0)), look(0.0, Some(6.0)), look(0.0, Some(6.0))]), [false, false, true]);
+        // Nobody counts tokens, or nobody counts requests.
+        assert_eq!(at_rest(&[look(1.0, None), look(0.0, None), look(0.0, None)]), [false, false, true]);
+        let sums = |generated| Look { generated: Some(generated), ..Look::default() };
+        assert_eq!(at_rest(&[sums(1.0), sums(2.0), sums(3.0), sums(3.0)]), [false, false, false, true]);
     }
 }

@@ -120,6 +120,8 @@ pub struct EngineSaw {
     pub rest: Option<Look>,
     /// When the request was first not counted any more, by a look that began after the trigger.
     pub gone_ms: Option<f64>,
+    /// When it was last looked at and still counted, at a time when it would have been over if nobody had left it.
+    pub outlived_ms: Option<f64>,
     /// When the engine first held no more room than before, by a look that began after the trigger, and held no more from then on.
     pub capacity_ms: Option<f64>,
     /// Tokens that had been generated for it at the last look before the trigger, whether its caller had read them or not.

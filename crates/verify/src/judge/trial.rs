@@ -107,7 +107,7 @@ impl Bench<'_> {
         let mut kept = left.kept;
         let held = before.as_ref().filter(|_| fillers.sent == 0).and_then(Held::of);
         let cpu = Cpu { sampler: sampler.as_ref(), resting, sent, left: left.at };
-        let engine = self.watch(cell, left.at, &mut kept, &fillers, held, &cpu).await;
+        let engine = self.watch(cell, (left.at, self.natural(cell, seen.asked_tokens)), &mut kept, &fillers, held, &cpu).await;
         seen.cpu = cpu.saw().filter(|_| fillers.sent == 0);
         if let Some(kept) = &kept {
             seen.client = client(&kept.read, sent, left.at);
@@ -116,7 +116,7 @@ impl Bench<'_> {
         let (tokens, prompts) = self.finish(fillers).await?;
         let filled = Filled { others, tokens, prompts };
         let made = if others > 0.0 { 0.0 } else { self.made(cell, left.at.saturating_duration_since(sent)) };
-        seen.engine = self.conclude(engine, Before { quiet: before, last, zero, made }, seen, left.at, filled).await;
+        seen.engine = self.conclude(cell, engine, Before { quiet: before, last, zero, made }, seen, left.at, filled).await?;
         for tap in &self.stack.taps {
             let saw = tap.saw(id, left.at).await.map_err(|e| format!("a tap does not answer: {e}"))?;
             seen.taps.push(saw);

@@ -7,7 +7,7 @@
 
 use super::boundary::{Stop, Way, boundaries};
 use super::cell::{Cell, Phase, Trigger};
-use super::result::{Fault, Judged, Source, Try, Verdict};
+use super::result::{EngineSaw, Fault, Judged, Source, Try, Verdict};
 
 /// What a verdict allows.
 #[derive(Clone, Copy, PartialEq, Debug)]
@@ -157,7 +157,10 @@ impl Work {
             let last = |gone: f64| engine.after.iter().filter(|look| look.ended_ms < gone).map(|look| look.began_ms).reduce(f64::max);
             work.there_ms = gone.map(|gone| last(gone).unwrap_or(0.0));
             let has_counts = engine.after.iter().any(|look| look.running.is_some());
-            work.outlived = engine.polled && has_counts && engine.gone_ms.is_none();
+            work.outlived = (engine.polled && has_counts && engine.gone_ms.is_none()) || engine.outlived_ms.is_some();
+            if engine.outlived_ms.is_some() {
+                (work.stop_ms, work.there_ms) = (None, engine.outlived_ms);
+            }
             if work.outlived && work.by.is_empty() {
                 work.by.push(source);
             }
@@ -204,7 +207,7 @@ impl Work {
                 return fail(Fault::QueuedIsBegun, begun);
             }
             // A queue that it has left may have been left for a slot.
-            if self.tokens.is_none() && self.prompt.is_none() {
+            if self.tokens.is_none() && self.prompt.is_none() && !self.outlived {
                 let missing = "no count of tokens says whether it was begun: `generated` in --profile, or a tap in front of the engine";
                 return Verdict::NotProven { missing: missing.to_owned() };
             }
@@ -239,7 +242,9 @@ impl Work {
         let is_late = self.there_ms.or(self.stop_ms).is_some_and(|ms| ms > tolerance.stop_ms);
         // Sums that were taken at rest know how much was made: an end that looks like the answer's own is none if most of it was not made.
         // `llama-server` ends an answer that it gave up like one that is whole; other work may keep a processor busy.
-        let counts = |engine: &super::result::EngineSaw| engine.tokens_after.is_some() && engine.gone_ms.is_none() && !engine.polled;
+        let counts = |engine: &EngineSaw| {
+            engine.tokens_after.is_some() && engine.gone_ms.is_none() && engine.outlived_ms.is_none() && !engine.polled
+        };
         let stopped_short = seen.engine.as_ref().is_some_and(counts) && self.tokens.is_some_and(|tokens| tokens < 0.8 * left);
         let is_long = self.prompt.is_some_and(|tokens| tokens > tolerance.prompt_tokens);
         let fault = match self.tokens {
@@ -256,11 +261,15 @@ impl Work {
             (Fault::NeverStops | Fault::StopsLate, Some(true)) => Fault::CancelDoesNothing,
             (fault, _) => fault,
         };
-        let after = match (self.tokens, self.stop_ms) {
-            (Some(tokens), Some(ms)) => format!("{tokens} of {left} tokens that were left were still generated, for {ms:.0} ms"),
-            (Some(tokens), None) => format!("{tokens} of {left} tokens that were left were still generated"),
-            (None, Some(ms)) => format!("it went on for {ms:.0} ms"),
-            (None, None) => "it was at work for as long as it was watched".to_owned(),
+        let stuck = seen.engine.as_ref().and_then(|engine| engine.outlived_ms);
+        let after = match (stuck, self.tokens, self.stop_ms) {
+            (Some(ms), _, None) => {
+                format!("the engine still counted it {ms:.0} ms after it was left, when it would have been over by itself")
+            }
+            (_, Some(tokens), Some(ms)) => format!("{tokens} of {left} tokens that were left were still generated, for {ms:.0} ms"),
+            (_, Some(tokens), None) => format!("{tokens} of {left} tokens that were left were still generated"),
+            (_, None, Some(ms)) => format!("it went on for {ms:.0} ms"),
+            (_, None, None) => "it was at work for as long as it was watched".to_owned(),
         };
         Some(fail(fault, after))
     }
@@ -268,7 +277,7 @@ impl Work {
 
 #[cfg(test)]
 mod tests {
-    use super::super::result::{ClientSaw, CpuSaw, EngineSaw, Hop, Look, TapSaw};
+    use super::super::result::{ClientSaw, CpuSaw, Hop, Look, TapSaw};
     use super::*;
 
     const CELL: Cell = Cell::new(Phase::EarlyDecode, Trigger::Close);
@@ -330,6 +339,24 @@ mod tests {
         let queued = Cell { phase: Phase::Queued, ..CELL };
         assert_eq!(fault(verdict(queued, tried(Some(1.0), Some(10.0)))), Some(Fault::QueuedIsBegun));
         assert_eq!(verdict(queued, tried(Some(0.0), Some(10.0))), Verdict::Pass);
+    }
+
+    /// An engine that keeps a request for ever makes no token of it: it is the place that is never free.
+    #[test]
+    fn what_is_still_counted_when_it_would_be_over_has_not_stopped() {
+        let stuck = |polled, gone_ms| {
+            let engine = EngineSaw { outlived_ms: Some(4000.0), tokens_after: Some(0.0), gone_ms, polled, ..EngineSaw::default() };
+            Try { engine: Some(engine), ..tried(None, None) }
+        };
+        for polled in [true, false] {
+            let Verdict::Fail { fault, why } = verdict(CELL, stuck(polled, None)) else { panic!("it is stuck") };
+            assert!(fault == Fault::NeverStops && why.contains("still counted it 4000 ms"), "{fault}: {why}");
+        }
+        // It left the queue for a slot, and stays there.
+        let queued = Cell { phase: Phase::Queued, ..CELL };
+        let untold =
+            Try { engine: stuck(true, Some(20.0)).engine.map(|engine| EngineSaw { tokens_after: None, ..engine }), ..stuck(true, None) };
+        assert_eq!(fault(verdict(queued, untold)), Some(Fault::NeverStops));
     }
 
     #[test]

@@ -23,14 +23,12 @@ impl Bench<'_> {
     pub(super) async fn watch(
         &self,
         cell: Cell,
-        zero: Instant,
+        (zero, natural): (Instant, Duration),
         kept: &mut Option<Caller>,
         fillers: &Fillers,
         held: Option<Held>,
         cpu: &Cpu<'_>,
     ) -> Option<EngineSaw> {
-        let first = self.pace.long.map_or(self.pace.first, |(_, took)| took);
-        let natural = first + self.pace.rest(0) * 3 / 2 + Duration::from_secs(1);
         let until = zero + natural.max(Duration::from_secs_f64(self.settings.stop_ms / 1e3) * 2);
         let counters = self.stack.counters.as_ref();
         let mut saw = EngineSaw { polled: self.polls(), ..EngineSaw::default() };

@@ -190,3 +190,16 @@ async fn one_that_confirms_a_cancel_and_goes_on() {
 async fn one_that_asks_again_for_what_was_left() {
     is_convicted(Wrong::AsksAgain, &[EARLY], &[("early/close/stream", Fault::AskedAgain)]).await;
 }
+
+/// It is counted for as long as anybody looks, whether that is done meanwhile or not.
+#[tokio::test(flavor = "multi_thread")]
+async fn one_in_which_a_request_that_was_left_is_stuck() {
+    for poll in [true, false] {
+        let engine = Scripted::start(Wrong::GetsStuck).await;
+        let settings = Settings { poll: Some(poll), patience_ms: 1000, neighbours: 0, departures: 0, ..settings() };
+        let report = judged_by(&engine, &[EARLY], &settings).await;
+        assert_eq!(convictions(&report), [("early/close/stream".to_owned(), Fault::NeverStops)], "{}", told(&report));
+        let seen = report.cells[0].seen[0].engine.as_ref().expect("what the engine showed is kept");
+        assert!(seen.outlived_ms.is_some() && seen.gone_ms.is_none() && seen.tokens_after.is_some(), "{seen:?}");
+    }
+}

@@ -46,6 +46,8 @@ pub enum Wrong {
     LosesCache,
     /// A slot of each request that was left is never free again, but for the last one.
     LeaksSlot,
+    /// What was left stays in its slot for ever, and nothing more is computed of it.
+    GetsStuck,
 }
 
 pub const SLOTS: usize = 4;
@@ -128,7 +130,9 @@ impl World {
         let mut over = Vec::new();
         for (number, job) in self.jobs.iter_mut().filter(|(_, job)| job.running) {
             if job.left == Some(0) {
-                over.push(*number);
+                if wrong != Wrong::GetsStuck {
+                    over.push(*number);
+                }
                 continue;
             }
             if job.computed < job.prompt {

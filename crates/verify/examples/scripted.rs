@@ -11,7 +11,7 @@ use std::process::ExitCode;
 use scripted::{PROFILE, Scripted, Wrong};
 
 /// A fault by its word.
-const FAULTS: [(&str, Wrong); 16] = [
+const FAULTS: [(&str, Wrong); 17] = [
     ("nothing", Wrong::Nothing),
     ("never-notices", Wrong::NeverNotices),
     ("notices-at-write", Wrong::NoticesAtWrite),
@@ -28,6 +28,7 @@ const FAULTS: [(&str, Wrong); 16] = [
     ("loses-cache", Wrong::LosesCache),
     ("leaks-slot", Wrong::LeaksSlot),
     ("gets-stuck", Wrong::GetsStuck),
+    ("frees-shared", Wrong::FreesShared),
 ];
 
 #[tokio::main]

@@ -47,7 +47,7 @@ impl Bench<'_> {
             (Phase::Prefill, _) => {
                 let took = self.pace.long.map_or(Duration::ZERO, |(_, took)| took);
                 let part = if cell.trigger == Trigger::EdgeIdle { self.silent_part() } else { took / 3 };
-                self.at_work(caller, part).await
+                self.at_work(caller, part, fillers).await
             }
             (Phase::EarlyDecode, true) => {
                 if caller.tokens(EARLY).await {
@@ -64,17 +64,17 @@ impl Bench<'_> {
                 let count = usize::try_from(self.pace.tokens.saturating_sub(NEAR)).unwrap_or(usize::MAX);
                 if caller.tokens(count).await { Ok(Some(Source::Client)) } else { over("ended") }
             }
-            (_, false) if cell.trigger == Trigger::EdgeIdle => self.at_work(caller, self.silent_part()).await,
-            (Phase::EarlyDecode, false) => self.at_work(caller, self.pace.first + self.pace.gap * 4).await,
+            (_, false) if cell.trigger == Trigger::EdgeIdle => self.at_work(caller, self.silent_part(), fillers).await,
+            (Phase::EarlyDecode, false) => self.at_work(caller, self.pace.first + self.pace.gap * 4, fillers).await,
             (Phase::LateDecode, false) => {
                 let read = self.pace.tokens * 3 / 10;
-                self.at_work(caller, self.pace.first + self.pace.rest(read)).await
+                self.at_work(caller, self.pace.first + self.pace.rest(read), fillers).await
             }
         }
     }
 
     /// Waits for a part of what a request takes that nobody leaves. With counters it must be counted then.
-    async fn at_work(&self, caller: &mut Caller, part: Duration) -> Result<Option<Source>, String> {
+    async fn at_work(&self, caller: &mut Caller, part: Duration, fillers: &Fillers) -> Result<Option<Source>, String> {
         let until = tokio::time::Instant::from_std(caller.sent + part);
         let read = async {
             while caller.read.tokens.is_empty() && !caller.is_over() {
@@ -88,7 +88,7 @@ impl Bench<'_> {
             Some(counters) if self.polls() => {
                 let look = counters.look(Instant::now()).await.ok_or("the engine's counters cannot be read")?;
                 match present(&look) {
-                    Some(counted) if counted >= 1.0 => Ok(Some(Source::Counters)),
+                    Some(counted) if counted >= fillers.live() + 1.0 => Ok(Some(Source::Counters)),
                     Some(_) => Err("the engine did not count it".to_owned()),
                     None => Ok(Some(Source::Calibrated)),
                 }

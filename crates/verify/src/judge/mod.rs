@@ -31,6 +31,7 @@ pub mod result;
 pub mod run;
 pub mod saw;
 pub mod settings;
+mod sharing;
 pub mod stack;
 pub mod tap;
 mod target;

@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 
 use super::cell::{Cell, words};
 
-pub use super::saw::{ClientSaw, CpuSaw, EngineSaw, LogSaw, Look, TapSaw};
+pub use super::saw::{ClientSaw, CpuSaw, EngineSaw, LogSaw, Look, NeighbourSaw, NeighbourText, TapSaw};
 
 words! {
     /// By what something was seen.
@@ -140,6 +140,8 @@ pub struct Try {
     pub cancel_confirmed: Option<bool>,
     /// What the stack's own record says of its end, where it keeps one: `cancelled/client_closed`.
     pub record: Option<String>,
+    /// What became of the neighbour that shared its prompt's beginning, where it had one.
+    pub neighbour: Option<NeighbourSaw>,
     /// Why it says nothing, if it does not.
     pub void: Option<String>,
 }

@@ -5,6 +5,8 @@
 use std::collections::BTreeMap;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
+use tokio::sync::OnceCell;
+
 use super::cell::{Cell, Phase};
 use super::result::{Check, Judged, Look, Report, Source, Try, Verdict};
 use super::settings::Settings;
@@ -29,7 +31,8 @@ pub async fn run(mut stack: Stack, settings: &Settings, cells: &[Cell], mut told
         stack.way = super::hops::meet(&[], &stack.target, engine, stack.profile()).await.map_err(Unjudged::Hop)?;
     }
     let stack = stack;
-    let bench = Bench { stack: &stack, pace: &pace, settings };
+    let alone = OnceCell::new();
+    let bench = Bench { stack: &stack, pace: &pace, settings, alone: &alone };
     let (first, polled) = (rest(&stack).await, bench.polls());
     let other_way = Settings { poll: Some(!bench.polls()), ..settings.clone() };
     let (mut judged, mut changed, mut both) = (Vec::new(), Vec::new(), 0_u64);

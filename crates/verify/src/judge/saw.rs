@@ -4,6 +4,8 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::cell::words;
+
 /// What the caller saw.
 #[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
@@ -160,4 +162,28 @@ pub struct LogSaw {
     pub said: String,
     /// What that means: `client left`, `upstream failed`, `completed`, …
     pub means: String,
+}
+
+words! {
+    /// What a neighbour said beside a request that was left.
+    NeighbourText {
+        /// What it says alone, to the letter.
+        Own = "own",
+        /// The beginning of that, and then an end.
+        Cut = "cut-short",
+        /// Something else, though it says its own beside the same request if nobody leaves that.
+        Other = "other",
+    }
+}
+
+/// What became of a neighbour that shared the beginning of its prompt with a request that was left, and was being answered then.
+#[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct NeighbourSaw {
+    /// Tokens that it read.
+    pub tokens: u64,
+    /// How its answer ended: `complete`, `error`, `closed`.
+    pub end: String,
+    /// What it said; `None` where it says something else beside others that nobody leaves, too.
+    pub text: Option<NeighbourText>,
 }

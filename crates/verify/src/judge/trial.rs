@@ -9,10 +9,11 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use http::Method;
+use tokio::sync::OnceCell;
 
 use super::caller::{By, Caller, Left};
 use super::cell::{Cell, Phase, Trigger};
-use super::conclude::{Before, Filled};
+use super::conclude::Before;
 use super::cpu::{Sampler, WINDOW};
 use super::fillers::Fillers;
 use super::result::{Look, Try, Verdict};
@@ -38,6 +39,8 @@ pub struct Bench<'a> {
     pub pace: &'a Pace,
     /// How it is judged.
     pub settings: &'a Settings,
+    /// What the neighbour of requests that share a prefix says alone, once that was asked.
+    pub alone: &'a OnceCell<String>,
 }
 
 impl Bench<'_> {
@@ -56,6 +59,9 @@ impl Bench<'_> {
     }
 
     async fn tried(&self, cell: Cell, id: &str, seen: &mut Try) -> Result<(), String> {
+        if cell.shared {
+            self.alone().await?;
+        }
         let sampler = self.stack.processes.as_ref().map(Sampler::start);
         let resting = Instant::now();
         let before = self.quiet().await?;
@@ -64,16 +70,19 @@ impl Bench<'_> {
         }
         let zero = Instant::now();
         let mut fillers = Fillers::new(cell.trigger == Trigger::EdgeIdle);
+        if cell.shared {
+            fillers.take_neighbour(self.neighbour(&format!("{id}-filler-0")).await?);
+        }
         if cell.phase == Phase::Queued {
             self.fill(&mut fillers, id).await?;
         }
         let is_idle = cell.trigger == Trigger::EdgeIdle;
-        let prompt = match (cell.phase, cell.shared) {
-            (Phase::Prefill, _) if is_idle => words(self.settings.seed, id, self.silent_words()),
-            (Phase::Prefill, _) => words(self.settings.seed, id, self.pace.long.map_or(16, |(count, _)| count)),
-            (_, true) => format!("{} {id}", words(self.settings.seed, "verify-shared", 64)),
+        let own = match cell.phase {
+            Phase::Prefill if is_idle => words(self.settings.seed, id, self.silent_words()),
+            Phase::Prefill => words(self.settings.seed, id, self.pace.long.map_or(16, |(count, _)| count)),
             _ => words(self.settings.seed, id, 16),
         };
+        let prompt = if cell.shared { self.sharing(&own) } else { own };
         let lasts = is_idle && matches!(cell.phase, Phase::EarlyDecode | Phase::LateDecode);
         let tokens = if lasts { self.silent_tokens(cell) } else { self.settings.max_tokens };
         let mut ask = self.stack.ask(id, &prompt, cell.streaming, tokens);
@@ -86,6 +95,7 @@ impl Bench<'_> {
             Trigger::GrpcCancel | Trigger::GrpcDeadline => By::Grpc(self.deadline(cell)),
             _ => By::Http1,
         };
+        let unleft = ask.clone();
         let deadline = self.deadline(cell);
         if let Some((left, field)) = deadline.zip(self.deadline_field(cell)) {
             ask.body[field] = u64::try_from(left.as_millis()).unwrap_or(u64::MAX).into();
@@ -93,6 +103,7 @@ impl Bench<'_> {
         seen.asked_tokens = if lasts { tokens } else { self.pace.tokens } * u64::from(cell.n);
         let mut caller = Caller::ask(&self.stack.target, ask).await.map_err(|e| format!("it could not be sent: {e}"))?;
         seen.entered = self.enter(cell, &mut caller, &fillers).await?;
+        let beside = fillers.neighbour_read();
         let mut last = self.look_at(zero).await;
         let sent = caller.sent;
         if let Some(left) = deadline {
@@ -103,6 +114,9 @@ impl Bench<'_> {
         let given_up = if is_idle { Some(self.given_up(&mut caller, zero, &mut last).await?) } else { None };
         let (mut left, confirmed) = self.leave(cell, caller, id).await?;
         left.at = given_up.unwrap_or(left.at);
+        if fillers.neighbour_is_over() {
+            return Err("its neighbour, with which it shares a prefix, had ended before it was left".to_owned());
+        }
         (seen.cancel_confirmed, seen.client) = (confirmed, client(&left.read, sent, left.at));
         let mut kept = left.kept;
         let held = before.as_ref().filter(|_| fillers.sent == 0).and_then(Held::of);
@@ -112,19 +126,20 @@ impl Bench<'_> {
         if let Some(kept) = &kept {
             seen.client = client(&kept.read, sent, left.at);
         }
-        let others = fillers.sent as f64;
-        let (tokens, prompts) = self.finish(fillers).await?;
-        let filled = Filled { others, tokens, prompts };
-        let made = if others > 0.0 { 0.0 } else { self.made(cell, left.at.saturating_duration_since(sent)) };
-        seen.engine = self.conclude(cell, engine, Before { quiet: before, last, zero, made }, seen, left.at, filled).await?;
+        let filled = self.finish(fillers).await?;
+        let made = self.made(cell, left.at.saturating_duration_since(sent));
+        seen.engine = self.conclude(cell, engine, Before { quiet: before, last, zero, made, beside }, seen, left.at, &filled).await?;
         for tap in &self.stack.taps {
             let saw = tap.saw(id, left.at).await.map_err(|e| format!("a tap does not answer: {e}"))?;
             seen.taps.push(saw);
         }
-        if others > 0.0 {
+        if filled.others > 0.0 {
             self.given(id, seen, left.at).await;
         }
         seen.record = self.record(id).await;
+        if let Some(neighbour) = filled.neighbour {
+            seen.neighbour = Some(self.beside(id, &unleft, neighbour).await?);
+        }
         Ok(())
     }
 

@@ -7,7 +7,7 @@
 
 use super::boundary::{Stop, Way, boundaries};
 use super::cell::{Cell, Phase, Trigger};
-use super::result::{EngineSaw, Fault, Judged, Source, Try, Verdict};
+use super::result::{EngineSaw, Fault, Judged, NeighbourText, Source, Try, Verdict};
 
 /// What a verdict allows.
 #[derive(Clone, Copy, PartialEq, Debug)]
@@ -117,9 +117,40 @@ fn find(cell: Cell, seen: &Try, tolerance: &Tolerance, way: &Way) -> Finding {
         return plain(Verdict::Pass, vec![Source::Client]);
     }
     let work = Work::of(seen, way, tolerance);
-    let verdict = work.verdict(cell, seen, tolerance);
+    let verdict = match (beside(seen), work.verdict(cell, seen, tolerance)) {
+        (Some(fault), _) => fault,
+        (None, Verdict::Pass) if seen.neighbour.as_ref().is_some_and(|neighbour| neighbour.text.is_none()) => {
+            let missing =
+                "its work stopped; but the neighbour's text depends on what is computed beside it, so nothing can be said of that";
+            Verdict::NotProven { missing: missing.to_owned() }
+        }
+        (None, verdict) => verdict,
+    };
     let capacity_ms = seen.engine.as_ref().and_then(|engine| engine.capacity_ms);
     Finding { verdict, by: work.by, tokens: work.tokens, steps: work.steps, stop_ms: work.stop_ms, capacity_ms }
+}
+
+/// What a neighbour that shares its prompt's beginning had of the departure.
+fn beside(seen: &Try) -> Option<Verdict> {
+    let neighbour = seen.neighbour.as_ref()?;
+    match neighbour.text {
+        _ if neighbour.end != "complete" => {
+            let why = format!(
+                "a neighbour that shares its prefix, and that nobody left, ended `{}` behind {} tokens",
+                neighbour.end, neighbour.tokens
+            );
+            Some(fail(Fault::WantedIsCancelled, why))
+        }
+        Some(NeighbourText::Cut) => {
+            let why = format!("a neighbour that shares its prefix, and that nobody left, had only {} tokens", neighbour.tokens);
+            Some(fail(Fault::WantedIsCancelled, why))
+        }
+        Some(NeighbourText::Other) => {
+            let why = "a neighbour that shares its prefix said something else than beside the same request that nobody leaves";
+            Some(fail(Fault::NeighboursCorrupted, why.to_owned()))
+        }
+        Some(NeighbourText::Own) | None => None,
+    }
 }
 
 /// Tokens that were not generated yet when the request was left, as far as that is known.

@@ -55,9 +55,8 @@ impl Bench<'_> {
             if let Some(counters) = counters.filter(|_| self.polls())
                 && let Some(look) = counters.look(zero).await
             {
-                let is_gone = present(&look).is_some_and(|counted| {
-                    if cell.phase == Phase::Queued { look.waiting == Some(0.0) || counted <= fillers.live() } else { counted == 0.0 }
-                });
+                let is_gone = present(&look)
+                    .is_some_and(|counted| (cell.phase == Phase::Queued && look.waiting == Some(0.0)) || counted <= fillers.live());
                 if is_gone {
                     first_gone = first_gone.or(Some(look.ended_ms));
                     gone += 1;
@@ -149,10 +148,15 @@ pub(super) fn client(read: &Read, sent: Instant, zero: Instant) -> ClientSaw {
         first_token_ms: read.tokens.first().map(|at| ms(*at, zero)),
         tokens: read.tokens.len() as u64,
         end_ms: read.end.map(|(at, _)| ms(at, zero)),
-        end: read.end.map(|(_, how)| match how {
-            End::Complete => "complete".to_owned(),
-            End::Error => "error".to_owned(),
-            End::Broken => "closed".to_owned(),
-        }),
+        end: read.end.map(|(_, how)| ended(how).to_owned()),
+    }
+}
+
+/// How an answer ended, in a word.
+pub(super) const fn ended(how: End) -> &'static str {
+    match how {
+        End::Complete => "complete",
+        End::Error => "error",
+        End::Broken => "closed",
     }
 }

@@ -3,7 +3,7 @@
 use verify::judge::caller::Target;
 use verify::judge::cell::{Cell, Phase, Set, Trigger};
 use verify::judge::profile::Profile;
-use verify::judge::result::{Fault, Report, Source, Verdict};
+use verify::judge::result::{Fault, NeighbourText, Report, Source, Verdict};
 use verify::judge::run::run;
 use verify::judge::settings::Settings;
 use verify::judge::stack::Stack;
@@ -202,4 +202,26 @@ async fn one_in_which_a_request_that_was_left_is_stuck() {
         let seen = report.cells[0].seen[0].engine.as_ref().expect("what the engine showed is kept");
         assert!(seen.outlived_ms.is_some() && seen.gone_ms.is_none() && seen.tokens_after.is_some(), "{seen:?}");
     }
+}
+
+/// Beside a neighbour that has the same beginning of its prompt, in both phases; and the same questions without one say nothing of it.
+#[tokio::test(flavor = "multi_thread")]
+async fn one_that_gives_away_what_a_neighbour_still_shares() {
+    let shared = [PREFILL, EARLY].map(|cell| Cell { shared: true, ..cell });
+    let settings = Settings { neighbours: 0, departures: 0, tokens: 16.0, ..settings() };
+    let engine = Scripted::start(Wrong::Nothing).await;
+    let report = judged_by(&engine, &shared, &settings).await;
+    for of in &report.cells {
+        assert_eq!(of.verdict, Verdict::Pass, "{}", told(&report));
+        let neighbour = of.seen[0].neighbour.as_ref().expect("there was one");
+        assert_eq!((neighbour.text, neighbour.end.as_str()), (Some(NeighbourText::Own), "complete"));
+    }
+    let engine = Scripted::start(Wrong::FreesShared).await;
+    let report = judged_by(&engine, &[PREFILL, EARLY, shared[0], shared[1]], &settings).await;
+    let expected = ["prefill/close/stream/shared", "early/close/stream/shared"].map(|cell| (cell.to_owned(), Fault::NeighboursCorrupted));
+    assert_eq!(convictions(&report), expected, "{}", told(&report));
+    // A neighbour beside it hides nothing.
+    let engine = Scripted::start(Wrong::NeverNotices).await;
+    let report = judged_by(&engine, &shared[1..], &settings).await;
+    assert_eq!(convictions(&report), [("early/close/stream/shared".to_owned(), Fault::NeverStops)], "{}", told(&report));
 }

@@ -48,12 +48,16 @@ pub enum Wrong {
     LeaksSlot,
     /// What was left stays in its slot for ever, and nothing more is computed of it.
     GetsStuck,
+    /// What was left takes the beginning of its prompt with it, though another still needs it: that one's next token is another.
+    FreesShared,
 }
 
 pub const SLOTS: usize = 4;
 /// Prompt words computed in a step.
 const CHUNK: usize = 16;
 const STEP: Duration = Duration::from_millis(2);
+/// Characters at the beginning of two prompts by which they share it.
+const BEGINNING: usize = 300;
 /// Slow steps after a departure, where departures are felt.
 const SLOW_STEPS: u32 = 100;
 
@@ -64,6 +68,9 @@ struct Job {
     asked: u64,
     made: u64,
     text: u64,
+    /// How its prompt begins.
+    begins: String,
+    spoiled: bool,
     running: bool,
     /// Tokens until it ends, once it was left.
     left: Option<u64>,
@@ -147,7 +154,7 @@ impl World {
             job.made += 1;
             self.generated += 1;
             job.text = job.text.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
-            let mut word = job.text >> 48;
+            let mut word = if std::mem::take(&mut job.spoiled) { 0 } else { job.text >> 48 };
             if self.corrupt && job.left.is_none() {
                 self.corrupt = false;
                 word = 0;
@@ -178,7 +185,9 @@ impl World {
         let asked = body["max_tokens"].as_u64().unwrap_or(16);
         let (number, prompt) = (self.next, prompt.split(' ').count());
         let computed = if self.cached.contains(&text) && !self.cache_is_lost { prompt } else { 0 };
-        let job = Job { id: id.to_owned(), prompt, computed, asked, made: 0, text, running: false, left: None, out };
+        let begins = body["messages"][0]["content"].as_str().unwrap_or_default().chars().take(BEGINNING).collect();
+        let (id, spoiled, running, left) = (id.to_owned(), false, false, None);
+        let job = Job { id, prompt, computed, asked, made: 0, text, begins, spoiled, running, left, out };
         self.jobs.insert(number, job);
         self.next += 1;
         self.asked += 1;
@@ -195,6 +204,7 @@ impl World {
             Wrong::LateBy(tokens) => job.left = Some(tokens),
             _ => job.left = Some(0),
         }
+        let begins = job.begins.clone();
         let has_neighbours = self.jobs.values().any(|job| job.left.is_none());
         match wrong {
             Wrong::LeaksBlock => self.leaked_blocks += 1,
@@ -204,6 +214,9 @@ impl World {
             Wrong::LosesCache => self.cache_is_lost = true,
             Wrong::SlowsNeighbours if has_neighbours => self.slow = SLOW_STEPS,
             Wrong::CorruptsNeighbour => self.corrupt = has_neighbours,
+            Wrong::FreesShared => {
+                self.jobs.values_mut().filter(|job| job.left.is_none() && job.begins == begins).for_each(|job| job.spoiled = true);
+            }
             Wrong::AsksAgain => drop(self.ask(&id, body)),
             _ => {}
         }

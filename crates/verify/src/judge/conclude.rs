@@ -15,7 +15,7 @@ use super::stack::Counters;
 use super::trial::{Bench, GONE_LOOKS};
 use super::watch::{ms, present};
 
-/// Time for what is under way to be counted, where gauges are not older than that.
+/// Time for what is under way to be counted.
 const SETTLE: Duration = Duration::from_millis(300);
 
 /// What belongs to the requests that took the engine's slots, and to a neighbour.
@@ -64,7 +64,7 @@ impl Bench<'_> {
         let until = Instant::now() + within;
         // Between two looks there is time for a token.
         let pause = self.every().max(self.pace.gap * 2);
-        let (mut at_rest, mut last) = (AtRest::default(), None);
+        let (mut at_rest, mut last) = (AtRest::new(self.stale()), None);
         loop {
             if let Some(look) = counters.look(left).await {
                 if at_rest.take(&look) {
@@ -91,7 +91,7 @@ impl Bench<'_> {
     ) -> Result<Option<EngineSaw>, String> {
         let Some((mut saw, counters)) = saw.zip(self.stack.counters.as_ref()) else { return Ok(None) };
         let profile = &counters.profile;
-        tokio::time::sleep(SETTLE.max(Duration::from_millis(profile.stale_ms))).await;
+        tokio::time::sleep(SETTLE).await;
         // A queue that somebody kept is worked off only now.
         let (rest, rests) = self.rests(counters, left, self.natural(cell, seen.asked_tokens)).await?;
         let difference = |of: fn(&Look) -> Option<f64>, from: Option<&Look>| Some((of(&rest)? - of(from?)?).max(0.0));
@@ -151,26 +151,36 @@ impl Bench<'_> {
     }
 }
 
-/// Whether an engine is at rest: several looks in a row that count nothing, with no token more between them. One alone may have been taken
-/// between two moments of an engine that goes on.
+/// Whether an engine is at rest: several looks in a row that count nothing, with no token more between them, over a time in which gauges that
+/// are set now and then were set. One alone may have been taken between two moments of an engine that goes on.
 #[derive(Default)]
-struct AtRest {
+pub(super) struct AtRest {
+    stale_ms: f64,
     looks: usize,
+    since_ms: f64,
     generated: Option<f64>,
 }
 
 impl AtRest {
+    /// Of an engine whose gauges may be so old.
+    pub(super) fn new(stale: Duration) -> AtRest {
+        AtRest { stale_ms: stale.as_secs_f64() * 1e3, ..AtRest::default() }
+    }
+
     /// Takes a look: whether it is by now.
-    fn take(&mut self, look: &Look) -> bool {
+    pub(super) fn take(&mut self, look: &Look) -> bool {
         let counts_nothing = present(look).is_none_or(|counted| counted == 0.0);
-        let has_grown = look.generated != self.generated;
-        self.looks = match (counts_nothing, has_grown) {
-            (false, _) => 0,
-            (true, true) => 1,
-            (true, false) => self.looks + 1,
-        };
+        if !counts_nothing || look.generated != self.generated {
+            self.looks = 0;
+        }
+        if counts_nothing {
+            self.looks += 1;
+        }
+        if self.looks == 1 {
+            self.since_ms = look.began_ms;
+        }
         self.generated = look.generated;
-        self.looks >= GONE_LOOKS
+        self.looks >= GONE_LOOKS && look.began_ms - self.since_ms >= self.stale_ms
     }
 }
 
@@ -191,5 +201,13 @@ mod tests {
         assert_eq!(at_rest(&[look(1.0, None), look(0.0, None), look(0.0, None)]), [false, false, true]);
         let sums = |generated| Look { generated: Some(generated), ..Look::default() };
         assert_eq!(at_rest(&[sums(1.0), sums(2.0), sums(3.0), sums(3.0)]), [false, false, false, true]);
+    }
+
+    #[test]
+    fn gauges_that_may_be_old_have_to_count_nothing_for_as_long() {
+        let mut at_rest = AtRest::new(Duration::from_millis(100));
+        let look = |began_ms, running| Look { running: Some(running), began_ms, ..Look::default() };
+        let looks = [(0.0, 0.0), (60.0, 0.0), (90.0, 1.0), (120.0, 0.0), (180.0, 0.0), (220.0, 0.0)];
+        assert_eq!(looks.map(|(at, running)| at_rest.take(&look(at, running))), [false, false, false, false, false, true]);
     }
 }

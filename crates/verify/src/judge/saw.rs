@@ -138,6 +138,8 @@ pub struct EngineSaw {
     pub asked: Option<f64>,
     /// Whether the engine was looked at between the trigger and the end.
     pub polled: bool,
+    /// How old what a look shows may be.
+    pub stale_ms: f64,
 }
 
 /// What the processor time of the engine's processes showed.

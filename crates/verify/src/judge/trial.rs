@@ -13,13 +13,13 @@ use tokio::sync::OnceCell;
 
 use super::caller::{By, Caller, Left};
 use super::cell::{Cell, Phase, Trigger};
-use super::conclude::Before;
+use super::conclude::{AtRest, Before};
 use super::cpu::{Sampler, WINDOW};
 use super::fillers::Fillers;
 use super::result::{Look, Try, Verdict};
 use super::settings::Settings;
 use super::stack::{Pace, Stack, words};
-use super::watch::{Cpu, Held, client, present};
+use super::watch::{Cpu, Held, client};
 
 /// Tokens that are left at one near the end.
 pub(super) const NEAR: u64 = 3;
@@ -213,15 +213,19 @@ impl Bench<'_> {
     pub(super) async fn quiet(&self) -> Result<Option<Look>, String> {
         let Some(counters) = &self.stack.counters else { return Ok(None) };
         let zero = Instant::now();
-        let mut at_rest = 0;
+        let mut at_rest = AtRest::new(self.stale());
         loop {
             let look = counters.look(zero).await.ok_or("the engine's counters cannot be read")?;
-            at_rest = if present(&look).unwrap_or(0.0) == 0.0 { at_rest + 1 } else { 0 };
-            if at_rest >= GONE_LOOKS {
+            if at_rest.take(&look) {
                 return Ok(Some(look));
             }
             tokio::time::sleep(self.every()).await;
         }
+    }
+
+    /// How old what the engine's gauges show may be.
+    pub(super) fn stale(&self) -> Duration {
+        Duration::from_millis(self.stack.counters.as_ref().map_or(0, |counters| counters.profile.stale_ms))
     }
 
     pub(super) fn every(&self) -> Duration {

@@ -185,7 +185,9 @@ impl Work {
                 work.by.push(source);
             }
             let gone = engine.gone_ms.filter(|_| engine.polled);
-            let last = |gone: f64| engine.after.iter().filter(|look| look.ended_ms < gone).map(|look| look.began_ms).reduce(f64::max);
+            let last = |gone: f64| {
+                engine.after.iter().filter(|look| look.ended_ms < gone).map(|look| look.began_ms - engine.stale_ms).reduce(f64::max)
+            };
             work.there_ms = gone.map(|gone| last(gone).unwrap_or(0.0));
             let has_counts = engine.after.iter().any(|look| look.running.is_some());
             work.outlived = (engine.polled && has_counts && engine.gone_ms.is_none()) || engine.outlived_ms.is_some();
@@ -361,6 +363,10 @@ mod tests {
         assert_eq!(fault(verdict(CELL, tried(Some(40.0), Some(900.0)))), Some(Fault::StopsLate));
         assert_eq!(fault(verdict(CELL, tried(Some(2.0), Some(5000.0)))), Some(Fault::StopsLate));
         assert_eq!(fault(verdict(CELL, tried(None, None))), Some(Fault::NeverStops), "it was still counted when the watch was over");
+        // What the last look counted may have been over for as long as its gauges may be old.
+        let mut old = tried(Some(2.0), Some(5000.0));
+        old.engine.iter_mut().for_each(|engine| engine.stale_ms = 4000.0);
+        assert_eq!(verdict(CELL, old), Verdict::Pass);
         // It had stopped by then; when, a judge that did not look meanwhile does not know.
         let mut unseen = tried(Some(2.0), Some(5000.0));
         unseen.engine.iter_mut().flat_map(|engine| &mut engine.after).for_each(|look| (look.began_ms, look.ended_ms) = (40.0, 41.0));

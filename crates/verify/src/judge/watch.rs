@@ -29,14 +29,15 @@ impl Bench<'_> {
         held: Option<Held>,
         cpu: &Cpu<'_>,
     ) -> Option<EngineSaw> {
-        let until = zero + natural.max(Duration::from_secs_f64(self.settings.stop_ms / 1e3) * 2);
+        let stale = self.stale();
+        let until = zero + natural.max(Duration::from_secs_f64(self.settings.stop_ms / 1e3) * 2) + stale;
         let counters = self.stack.counters.as_ref();
-        let mut saw = EngineSaw { polled: self.polls(), ..EngineSaw::default() };
-        let mut gone = 0;
-        let mut first_gone = None;
+        let stale_ms = stale.as_secs_f64() * 1e3;
+        let mut saw = EngineSaw { polled: self.polls(), stale_ms, ..EngineSaw::default() };
+        let mut gone = Gone { stale_ms, ..Gone::default() };
         // What a request held may come back behind the request; it has as long for that as its work has for its end.
         let mut back = None;
-        let until_back = zero + Duration::from_secs_f64(self.settings.stop_ms / 1e3);
+        let until_back = zero + Duration::from_secs_f64(self.settings.stop_ms / 1e3) + stale;
         while Instant::now() < until {
             let pause = tokio::time::sleep(self.every());
             match kept {
@@ -57,18 +58,13 @@ impl Bench<'_> {
             {
                 let is_gone = present(&look)
                     .is_some_and(|counted| (cell.phase == Phase::Queued && look.waiting == Some(0.0)) || counted <= fillers.live());
-                if is_gone {
-                    first_gone = first_gone.or(Some(look.ended_ms));
-                    gone += 1;
-                } else {
-                    (gone, first_gone) = (0, None);
-                }
+                let is_over = gone.take(&look, is_gone);
                 if let Some(held) = held {
                     back = if held.is_back(&look) { back.or(Some(look.ended_ms)) } else { None };
                 }
                 saw.after.push(look);
-                if gone >= GONE_LOOKS {
-                    saw.gone_ms = saw.gone_ms.or(first_gone);
+                if is_over {
+                    saw.gone_ms = saw.gone_ms.or(gone.first_ms);
                     if held.is_none() || back.is_some() || Instant::now() >= until_back {
                         break;
                     }
@@ -81,6 +77,27 @@ impl Bench<'_> {
         }
         saw.capacity_ms = back.filter(|_| saw.gone_ms.is_some());
         counters.is_some().then_some(saw)
+    }
+}
+
+/// Whether a request is counted no more: by several looks in a row, and by none that may show what was before it was left.
+#[derive(Default)]
+struct Gone {
+    /// How old what a look shows may be.
+    stale_ms: f64,
+    looks: usize,
+    /// The first of those in a row.
+    first_ms: Option<f64>,
+}
+
+impl Gone {
+    /// Takes a look that counts it, or does not: whether it is gone by now.
+    fn take(&mut self, look: &Look, is_gone: bool) -> bool {
+        if look.began_ms < self.stale_ms {
+            return false;
+        }
+        (self.looks, self.first_ms) = if is_gone { (self.looks + 1, self.first_ms.or(Some(look.ended_ms))) } else { (0, None) };
+        self.looks >= GONE_LOOKS
     }
 }
 
@@ -158,5 +175,25 @@ pub(super) const fn ended(how: End) -> &'static str {
         End::Complete => "complete",
         End::Error => "error",
         End::Broken => "closed",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The first request after a rest: gauges that are set now and then still count nothing when it is left.
+    #[test]
+    fn a_look_that_may_show_what_was_before_the_departure_says_nothing() {
+        let over = |stale_ms, looks: &[(f64, bool)]| {
+            let mut gone = Gone { stale_ms, ..Gone::default() };
+            let look = |at: f64| Look { began_ms: at, ended_ms: at + 1.0, ..Look::default() };
+            let over = looks.iter().map(|(at, is_gone)| gone.take(&look(*at), *is_gone)).collect::<Vec<_>>();
+            (over, gone.first_ms)
+        };
+        let looks = [(10.0, true), (60.0, true), (110.0, false), (160.0, true), (210.0, true)];
+        assert_eq!(over(0.0, &looks), (vec![false, true, false, false, true], Some(161.0)));
+        assert_eq!(over(100.0, &looks), (vec![false, false, false, false, true], Some(161.0)));
+        assert_eq!(over(200.0, &looks), (vec![false; 5], Some(211.0)));
     }
 }

@@ -1,5 +1,7 @@
 //! Each fault is found, and nothing else; a correct engine passes.
 
+use std::time::Duration;
+
 use verify::judge::caller::Target;
 use verify::judge::cell::{Cell, Phase, Set, Trigger};
 use verify::judge::profile::Profile;
@@ -224,4 +226,22 @@ async fn one_that_gives_away_what_a_neighbour_still_shares() {
     let engine = Scripted::start(Wrong::NeverNotices).await;
     let report = judged_by(&engine, &shared[1..], &settings).await;
     assert_eq!(convictions(&report), [("early/close/stream/shared".to_owned(), Fault::NeverStops)], "{}", told(&report));
+}
+
+/// Gauges that are set now and then count nothing when a request is left that came since: that is no end of it.
+#[tokio::test(flavor = "multi_thread")]
+async fn old_gauges_acquit_nobody_and_convict_nobody() {
+    const GAUGES: &str = r#"
+name = "scripted"
+running = [{ metric = "scripted_running" }]
+waiting = [{ metric = "scripted_waiting" }]
+stale_ms = 500
+"#;
+    let settings = Settings { max_tokens: 800, neighbours: 0, departures: 0, ..settings() };
+    for (wrong, fails) in [(Wrong::Nothing, false), (Wrong::NeverNotices, true)] {
+        let engine = Scripted::start_with(wrong, Duration::from_millis(200)).await;
+        let report = judged_as(&engine, &[EARLY], &settings, GAUGES).await;
+        let verdict = &report.cells[0].verdict;
+        assert_eq!((verdict.is_fail(), *verdict == Verdict::Pass), (fails, !fails), "{}", told(&report));
+    }
 }

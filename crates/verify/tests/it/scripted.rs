@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -92,6 +92,9 @@ struct World {
     /// Prompts that are kept, where they are.
     cached: BTreeSet<u64>,
     cache_is_lost: bool,
+    /// How old gauges become, where they are set now and then; when they were set, and to what.
+    gauges_last: Duration,
+    gauges: Option<(Instant, [usize; 2])>,
 }
 
 /// The engine. It ends when it is dropped.
@@ -106,9 +109,14 @@ fn held(world: &Mutex<World>) -> MutexGuard<'_, World> {
 
 impl Scripted {
     pub async fn start(wrong: Wrong) -> Scripted {
+        Scripted::start_with(wrong, Duration::ZERO).await
+    }
+
+    /// Its gauges are set only when they are so old.
+    pub async fn start_with(wrong: Wrong, gauges_last: Duration) -> Scripted {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
         let addr = listener.local_addr().expect("its address");
-        let world = Arc::new(Mutex::new(World::default()));
+        let world = Arc::new(Mutex::new(World { gauges_last, ..World::default() }));
         let mut tasks = JoinSet::new();
         let of = world.clone();
         tasks.spawn(async move {
@@ -134,6 +142,7 @@ impl World {
         let running = self.jobs.values().filter(|job| job.running).count();
         let free = SLOTS.saturating_sub(running + self.leaked_slots);
         self.jobs.values_mut().filter(|job| !job.running).take(free).for_each(|job| job.running = true);
+        self.gauge();
         let mut over = Vec::new();
         for (number, job) in self.jobs.iter_mut().filter(|(_, job)| job.running) {
             if job.left == Some(0) {
@@ -222,9 +231,18 @@ impl World {
         }
     }
 
-    fn counters(&self) -> String {
+    /// Running and waiting, as they are told.
+    fn gauge(&mut self) -> [usize; 2] {
         let running = self.jobs.values().filter(|job| job.running).count();
-        let waiting = self.jobs.len() - running;
+        let now = [running, self.jobs.len() - running];
+        match self.gauges {
+            Some((at, told)) if at.elapsed() < self.gauges_last => told,
+            _ => self.gauges.insert((Instant::now(), now)).1,
+        }
+    }
+
+    fn counters(&mut self) -> String {
+        let [running, waiting] = self.gauge();
         let blocks: u64 = self.jobs.values().filter(|job| job.running).map(|job| 1 + job.made / 16).sum();
         let mut page = String::new();
         for (name, value) in [

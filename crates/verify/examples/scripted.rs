@@ -11,7 +11,7 @@ use std::process::ExitCode;
 use scripted::{PROFILE, Scripted, Wrong};
 
 /// A fault by its word.
-const FAULTS: [(&str, Wrong); 17] = [
+const FAULTS: [(&str, Wrong); 20] = [
     ("nothing", Wrong::Nothing),
     ("never-notices", Wrong::NeverNotices),
     ("notices-at-write", Wrong::NoticesAtWrite),
@@ -29,6 +29,9 @@ const FAULTS: [(&str, Wrong); 17] = [
     ("leaks-slot", Wrong::LeaksSlot),
     ("gets-stuck", Wrong::GetsStuck),
     ("frees-shared", Wrong::FreesShared),
+    ("serves-half-close", Wrong::ServesHalfClose),
+    ("cancels-alike", Wrong::CancelsAlike),
+    ("breaks", Wrong::Breaks),
 ];
 
 #[tokio::main]

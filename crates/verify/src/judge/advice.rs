@@ -122,9 +122,9 @@ pub fn advise(judged: &Judged, hops: &[Hop]) -> Vec<String> {
     all().iter().filter(about).filter(fits).map(|entry| entry.id.clone()).collect()
 }
 
-/// The same for a check: what is left behind is left in the engine, whoever passed the departure on to it.
+/// The same for a check: what is left behind is left in the engine, whoever passed the departure on to it; a control may be lost at any hop.
 pub fn advise_check(check: &Check, hops: &[Hop]) -> Vec<String> {
-    let Some(engine) = hops.last() else { return Vec::new() };
+    let Some((engine, proxies)) = hops.split_last() else { return Vec::new() };
     let fault = match &check.verdict {
         Verdict::Fail { fault, .. } => Some(*fault),
         // Who could look one way only has seen nothing.
@@ -132,7 +132,11 @@ pub fn advise_check(check: &Check, hops: &[Hop]) -> Vec<String> {
         _ => return Vec::new(),
     };
     let fits = |entry: &&Entry| entry.when.iter().any(|when| when.fits_check(&check.name, fault));
-    let about = |entry: &&Entry| entry.role == Role::Engine && (entry.hops.is_empty() || is_about(entry, engine));
+    let about = |entry: &&Entry| match entry.role {
+        Role::Engine => entry.hops.is_empty() || is_about(entry, engine),
+        Role::Proxy => proxies.iter().any(|hop| is_about(entry, hop)),
+        Role::Caller => false,
+    };
     all().iter().filter(about).filter(fits).map(|entry| entry.id.clone()).collect()
 }
 

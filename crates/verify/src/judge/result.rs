@@ -198,6 +198,9 @@ pub struct Judged {
     /// Entries of the knowledge base that fit.
     #[serde(default)]
     pub advice: Vec<String>,
+    /// What has to be said of it though it passed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub note: Option<String>,
     /// All that was seen.
     #[serde(default)]
     pub seen: Vec<Try>,
@@ -219,7 +222,7 @@ pub struct Hop {
 /// A check over many tries.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Check {
-    /// `capacity`, `per-request state`, `memory`, `cache`, `probe`, `neighbours`, `observer`.
+    /// `control`, `capacity`, `per-request state`, `memory`, `cache`, `probe`, `neighbours`, `observer`.
     pub name: String,
     /// What came of it.
     #[serde(flatten)]

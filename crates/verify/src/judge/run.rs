@@ -8,9 +8,9 @@ use std::time::{Instant, SystemTime, UNIX_EPOCH};
 use tokio::sync::OnceCell;
 
 use super::cell::{Cell, Phase};
-use super::result::{Check, Judged, Look, Report, Source, Try, Verdict};
+use super::result::{Check, Fault, Judged, Look, Report, Source, Try, Verdict};
 use super::settings::Settings;
-use super::stack::{Stack, Unjudged};
+use super::stack::{Stack, Unjudged, words};
 use super::trial::Bench;
 use super::verdict::judge;
 
@@ -52,6 +52,8 @@ pub async fn run(mut stack: Stack, settings: &Settings, cells: &[Cell], mut told
         judged.push(of);
     }
     let tries: u64 = judged.iter().map(|of| of.tries).sum();
+    // A stack that broke meanwhile stops everything.
+    let behind = bench.control("behind").await;
     let mut checks = bench.cleanup(first.as_ref(), tries).await;
     if settings.both_ways {
         checks.push(observer(both, &changed));
@@ -59,12 +61,20 @@ pub async fn run(mut stack: Stack, settings: &Settings, cells: &[Cell], mut told
     if settings.neighbours > 0 {
         checks.push(bench.neighbours().await);
     }
+    let control = match &behind {
+        Ok(()) => bench.control("last").await,
+        broken => broken.clone(),
+    };
+    checks.insert(0, controlled(&control));
     // Logs come last: a proxy writes its line when a request ends, or later.
     let mut seen: Vec<&mut Try> = judged.iter_mut().flat_map(|of| &mut of.seen).collect();
     let mut hints = super::logbook::read(&stack.logs, &mut seen, settings.log_wait()).await;
     if !stack.logs.is_empty() {
         let again = |of: Judged| if of.seen.is_empty() { of } else { judge(of.cell, of.seen, &settings.tolerance(), &stack.way) };
         judged = judged.into_iter().map(again).collect();
+    }
+    if let Err(why) = &behind {
+        judged.iter_mut().for_each(|of| unproven(of, why));
     }
     let settings_told = serde_json::to_value(settings).ok().and_then(|value| value.as_object().cloned()).unwrap_or_default();
     let settings_told: BTreeMap<_, _> = settings_told.into_iter().collect();
@@ -94,6 +104,13 @@ pub async fn run(mut stack: Stack, settings: &Settings, cells: &[Cell], mut told
 }
 
 impl Bench<'_> {
+    /// Asks something that nobody leaves; why it did not end well, if so.
+    async fn control(&self, when: &str) -> Result<(), String> {
+        let id = format!("verify-control-{when}-{}", self.settings.seed);
+        let ask = self.stack.ask(&id, &words(self.settings.seed, &id, 16), true, self.settings.max_tokens);
+        self.stack.control(ask, self.patience()).await.map(drop).map_err(|why| format!("{why} ({id})"))
+    }
+
     /// Tries a cell as often as it is to be, and judges it. Its first try has this number.
     async fn cell(&self, cell: Cell, from: u64) -> Judged {
         let tolerance = self.settings.tolerance();
@@ -114,6 +131,23 @@ impl Bench<'_> {
             tries.push(seen);
         }
         judge(cell, tries, &tolerance, &self.stack.way)
+    }
+}
+
+/// What a request that nobody left says of the stack when others had been.
+fn controlled(control: &Result<(), String>) -> Check {
+    let verdict = match control {
+        Ok(()) => Verdict::Pass,
+        Err(why) => Verdict::Fail { fault: Fault::ControlFails, why: format!("when others had been left, {why}") },
+    };
+    Check::new("control", verdict, vec![Source::Client])
+}
+
+/// A stack that answers nobody any more has stopped everything, and that is no proof.
+fn unproven(of: &mut Judged, why: &str) {
+    if of.verdict == Verdict::Pass {
+        let missing = format!("its work stopped, but the stack may have been broken by then: {why}");
+        (of.verdict, of.note) = (Verdict::NotProven { missing }, None);
     }
 }
 

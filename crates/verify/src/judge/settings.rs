@@ -21,6 +21,8 @@ pub struct Settings {
     pub prompt_tokens: f64,
     /// How long its work may go on then: the reclamation interval, in milliseconds.
     pub stop_ms: f64,
+    /// Whether a caller that closes its sending side alone, and reads on, may be taken for one that left.
+    pub half_close_leaves: bool,
     /// Tokens that a request asks for.
     pub max_tokens: u64,
     /// How long a prompt has to be for its computing to be left: time to its first token, in milliseconds.
@@ -55,12 +57,13 @@ pub struct Settings {
 
 impl Default for Settings {
     fn default() -> Self {
-        let Tolerance { tokens, prompt_tokens, stop_ms } = Tolerance::default();
+        let Tolerance { tokens, prompt_tokens, stop_ms, half_close_leaves } = Tolerance::default();
         Settings {
             tries: 3,
             tokens,
             prompt_tokens,
             stop_ms,
+            half_close_leaves,
             max_tokens: 256,
             prefill_ms: 600,
             prompt_words_max: 16_384,
@@ -128,7 +131,12 @@ impl Settings {
 
     /// What a verdict allows.
     pub const fn tolerance(&self) -> Tolerance {
-        Tolerance { tokens: self.tokens, prompt_tokens: self.prompt_tokens, stop_ms: self.stop_ms }
+        Tolerance {
+            tokens: self.tokens,
+            prompt_tokens: self.prompt_tokens,
+            stop_ms: self.stop_ms,
+            half_close_leaves: self.half_close_leaves,
+        }
     }
 
     /// See `log_wait_ms`.

@@ -187,7 +187,7 @@ impl Stack {
     }
 
     /// A request that nobody leaves, read to its end.
-    async fn control(&self, ask: Ask, patience: Duration) -> Result<Caller, Unjudged> {
+    pub(super) async fn control(&self, ask: Ask, patience: Duration) -> Result<Caller, Unjudged> {
         let control = |why: String| Unjudged::Control(why);
         let all = async {
             let mut caller = Caller::ask(&self.target, ask).await.map_err(|e| control(e.to_string()))?;

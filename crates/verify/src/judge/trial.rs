@@ -123,6 +123,10 @@ impl Bench<'_> {
         let cpu = Cpu { sampler: sampler.as_ref(), resting, sent, left: left.at };
         let engine = self.watch(cell, (left.at, self.natural(cell, seen.asked_tokens)), &mut kept, &fillers, held, &cpu).await;
         seen.cpu = cpu.saw().filter(|_| fillers.sent == 0);
+        if let Some(caller) = kept.as_mut().filter(|_| cell.trigger == Trigger::HalfClose) {
+            // It still wants its answer: what is on its way comes, or an end does.
+            let _ = tokio::time::timeout(self.natural(cell, seen.asked_tokens), caller.rest()).await;
+        }
         if let Some(kept) = &kept {
             seen.client = client(&kept.read, sent, left.at);
         }

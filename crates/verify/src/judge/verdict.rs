@@ -18,11 +18,13 @@ pub struct Tolerance {
     pub prompt_tokens: f64,
     /// How long the work may go on, in milliseconds.
     pub stop_ms: f64,
+    /// Whether a caller that closes its sending side alone may be taken for one that left.
+    pub half_close_leaves: bool,
 }
 
 impl Default for Tolerance {
     fn default() -> Self {
-        Tolerance { tokens: 16.0, prompt_tokens: 2048.0, stop_ms: 2000.0 }
+        Tolerance { tokens: 16.0, prompt_tokens: 2048.0, stop_ms: 2000.0, half_close_leaves: true }
     }
 }
 
@@ -34,6 +36,8 @@ struct Finding {
     steps: Option<f64>,
     stop_ms: Option<f64>,
     capacity_ms: Option<f64>,
+    /// What has to be said of a pass.
+    note: Option<String>,
 }
 
 /// Judges a cell.
@@ -71,7 +75,6 @@ pub fn judge(cell: Cell, tries: Vec<Try>, tolerance: &Tolerance, way: &Way) -> J
     let (boundaries, lost_at) = boundaries(cell, &of, way, tolerance, &stop, lost);
     Judged {
         cell,
-        verdict,
         by,
         tries: (fails + passes) as u64,
         tokens_after: median(counted.iter().filter_map(|finding| finding.tokens)),
@@ -81,6 +84,8 @@ pub fn judge(cell: Cell, tries: Vec<Try>, tolerance: &Tolerance, way: &Way) -> J
         boundaries,
         lost_at,
         advice: Vec::new(),
+        note: findings.iter().filter(|finding| verdict == Verdict::Pass && finding.verdict == verdict).find_map(|of| of.note.clone()),
+        verdict,
         seen: tries,
     }
 }
@@ -104,7 +109,7 @@ fn fail(fault: Fault, why: String) -> Verdict {
 }
 
 fn find(cell: Cell, seen: &Try, tolerance: &Tolerance, way: &Way) -> Finding {
-    let plain = |verdict, by| Finding { verdict, by, tokens: None, steps: None, stop_ms: None, capacity_ms: None };
+    let plain = |verdict, by| Finding { verdict, by, tokens: None, steps: None, stop_ms: None, capacity_ms: None, note: None };
     let nothing = |missing: String| plain(Verdict::NotProven { missing }, Vec::new());
     if let Some(why) = &seen.void {
         return nothing(why.clone());
@@ -113,8 +118,14 @@ fn find(cell: Cell, seen: &Try, tolerance: &Tolerance, way: &Way) -> Finding {
         return nothing(format!("the phase `{}` was not seen", cell.phase));
     }
     // Who closed one side only and got all is well served.
-    if cell.trigger == Trigger::HalfClose && seen.client.end.as_deref() == Some("complete") {
+    let half = seen.client.end.as_deref().filter(|_| cell.trigger == Trigger::HalfClose);
+    if half == Some("complete") {
         return plain(Verdict::Pass, vec![Source::Client]);
+    }
+    let cut = half.map(|end| format!("its answer ended `{end}` behind {} of {} tokens", seen.client.tokens, seen.asked_tokens));
+    if let Some(cut) = cut.as_ref().filter(|_| !tolerance.half_close_leaves) {
+        let why = format!("a caller that closed its sending side alone, and still read, was taken for one that left: {cut}");
+        return plain(fail(Fault::WantedIsCancelled, why), vec![Source::Client]);
     }
     let work = Work::of(seen, way, tolerance);
     let verdict = match (beside(seen), work.verdict(cell, seen, tolerance)) {
@@ -127,7 +138,8 @@ fn find(cell: Cell, seen: &Try, tolerance: &Tolerance, way: &Way) -> Finding {
         (None, verdict) => verdict,
     };
     let capacity_ms = seen.engine.as_ref().and_then(|engine| engine.capacity_ms);
-    Finding { verdict, by: work.by, tokens: work.tokens, steps: work.steps, stop_ms: work.stop_ms, capacity_ms }
+    let note = cut.map(|cut| format!("half a close is taken for a whole one ({cut}); if such callers stay, say half_close_leaves = false"));
+    Finding { verdict, by: work.by, tokens: work.tokens, steps: work.steps, stop_ms: work.stop_ms, capacity_ms, note }
 }
 
 /// What a neighbour that shares its prompt's beginning had of the departure.
@@ -310,7 +322,7 @@ impl Work {
 
 #[cfg(test)]
 mod tests {
-    use super::super::result::{ClientSaw, CpuSaw, Hop, Look, TapSaw};
+    use super::super::result::{ClientSaw, CpuSaw, Hop, Look, NeighbourSaw, TapSaw};
     use super::*;
 
     const CELL: Cell = Cell::new(Phase::EarlyDecode, Trigger::Close);
@@ -496,5 +508,34 @@ mod tests {
         assert_eq!(verdict(half, served), Verdict::Pass);
         assert_eq!(verdict(half, tried(Some(1.0), Some(9.0))), Verdict::Pass);
         assert_eq!(fault(verdict(half, tried(Some(97.0), None))), Some(Fault::NeverStops));
+    }
+
+    /// Whether half a close may be taken for a whole one is the user's wish; that it was is told in any case.
+    #[test]
+    fn half_a_close_that_was_taken_for_a_whole_one_is_told_and_a_fault_where_such_callers_stay() {
+        let half = Cell { trigger: Trigger::HalfClose, ..CELL };
+        let cut = ClientSaw { tokens: 4, end: Some("closed".to_owned()), ..ClientSaw::default() };
+        let seen = Try { client: cut, ..tried(Some(1.0), Some(9.0)) };
+        let judged = judge(half, vec![seen.clone()], &Tolerance::default(), &Way::default());
+        assert_eq!(judged.verdict, Verdict::Pass);
+        assert!(judged.note.is_some_and(|note| note.contains("half_close_leaves = false")));
+        let stays = Tolerance { half_close_leaves: false, ..Tolerance::default() };
+        let judged = judge(half, vec![seen], &stays, &Way::default());
+        let Verdict::Fail { fault, why } = judged.verdict else { panic!("it was cut") };
+        assert!(fault == Fault::WantedIsCancelled && why.contains("behind 4 of 100 tokens"), "{why}");
+        assert_eq!(judged.note, None);
+    }
+
+    #[test]
+    fn a_neighbour_that_lost_its_answer_or_says_something_else_convicts() {
+        let beside = |end: &str, text| {
+            let neighbour = NeighbourSaw { tokens: 40, end: end.to_owned(), text };
+            verdict(Cell { shared: true, ..CELL }, Try { neighbour: Some(neighbour), ..tried(Some(1.0), Some(9.0)) })
+        };
+        assert_eq!(beside("complete", Some(NeighbourText::Own)), Verdict::Pass);
+        assert_eq!(fault(beside("closed", None)), Some(Fault::WantedIsCancelled));
+        assert_eq!(fault(beside("complete", Some(NeighbourText::Cut))), Some(Fault::WantedIsCancelled));
+        assert_eq!(fault(beside("complete", Some(NeighbourText::Other))), Some(Fault::NeighboursCorrupted));
+        assert!(matches!(beside("complete", None), Verdict::NotProven { missing } if missing.contains("text")));
     }
 }

@@ -43,7 +43,7 @@ async fn judged_as(engine: &Scripted, cells: &[Cell], settings: &Settings, profi
 }
 
 /// Everything that it is convicted of, each with the cell or the check.
-fn convictions(report: &Report) -> Vec<(String, Fault)> {
+pub fn convictions(report: &Report) -> Vec<(String, Fault)> {
     let cells = report.cells.iter().map(|of| (of.cell.to_string(), &of.verdict));
     let checks = report.checks.iter().map(|of| (of.name.clone(), &of.verdict));
     let fault = |(name, verdict): (String, &Verdict)| match verdict {

@@ -12,3 +12,4 @@ mod tap_closes;
 mod tap_passes;
 mod tap_tells;
 mod tls;
+mod wanted;

@@ -50,6 +50,12 @@ pub enum Wrong {
     GetsStuck,
     /// What was left takes the beginning of its prompt with it, though another still needs it: that one's next token is another.
     FreesShared,
+    /// Nothing is wrong: a caller that ends its sending side alone is served on.
+    ServesHalfClose,
+    /// A cancel by name ends all whose id begins so.
+    CancelsAlike,
+    /// Behind the first departure it refuses all that comes.
+    Breaks,
 }
 
 pub const SLOTS: usize = 4;
@@ -92,6 +98,7 @@ struct World {
     /// Prompts that are kept, where they are.
     cached: BTreeSet<u64>,
     cache_is_lost: bool,
+    is_broken: bool,
     /// How old gauges become, where they are set now and then; when they were set, and to what.
     gauges_last: Duration,
     gauges: Option<(Instant, [usize; 2])>,
@@ -220,6 +227,7 @@ impl World {
             Wrong::LeaksState => self.leaked_state += 1,
             Wrong::LeaksSlot => self.leaked_slots = (self.leaked_slots + 1).min(SLOTS - 1),
             Wrong::GrowsPool => self.leaked_state = 8,
+            Wrong::Breaks => self.is_broken = true,
             Wrong::LosesCache => self.cache_is_lost = true,
             Wrong::SlowsNeighbours if has_neighbours => self.slow = SLOW_STEPS,
             Wrong::CorruptsNeighbour => self.corrupt = has_neighbours,
@@ -301,8 +309,9 @@ async fn connection(mut socket: TcpStream, world: &Mutex<World>, wrong: Wrong) -
     let (head, body) = request(&mut socket).await?;
     let path = head.split(' ').nth(1).unwrap_or_default().to_owned();
     if let Some(id) = path.strip_prefix("/cancel/") {
-        let found = held(world).jobs.iter().find(|(_, job)| job.id == id).map(|(number, _)| *number);
-        if let Some(number) = found.filter(|_| wrong != Wrong::IgnoresCancel) {
+        let is_meant = |job: &Job| job.id == id || (wrong == Wrong::CancelsAlike && job.id.starts_with(id));
+        let found: Vec<u64> = held(world).jobs.iter().filter(|(_, job)| is_meant(job)).map(|(number, _)| *number).collect();
+        for number in found.into_iter().filter(|_| wrong != Wrong::IgnoresCancel) {
             held(world).leave(number, &Value::Null, wrong);
         }
         return reply(&mut socket, "200 OK", "{}").await;
@@ -317,6 +326,9 @@ async fn connection(mut socket: TcpStream, world: &Mutex<World>, wrong: Wrong) -
         }
         "/v1/chat/completions" => {
             let body: Value = serde_json::from_str(&body).unwrap_or_default();
+            if held(world).is_broken {
+                return reply(&mut socket, "503 Service Unavailable", r#"{"error":{"message":"broken"}}"#).await;
+            }
             let id = head.lines().find_map(|line| line.strip_prefix("x-request-id: ")).unwrap_or_default().to_owned();
             let (number, tokens) = held(world).ask(&id, &body);
             answer(socket, world, (number, tokens), &body, wrong).await
@@ -334,12 +346,16 @@ async fn answer(
 ) -> std::io::Result<()> {
     let streaming = body["stream"] == true;
     let prompt = body["messages"][0]["content"].as_str().unwrap_or_default().split(' ').count();
-    let (mut all, mut count, mut begun) = (String::new(), 0_u64, false);
+    let (mut all, mut count, mut begun, mut half) = (String::new(), 0_u64, false, false);
     loop {
         let mut byte = [0; 1];
         let token = tokio::select! {
             // Nothing more is asked on this connection.
-            _ = socket.read(&mut byte) => {
+            read = socket.read(&mut byte), if !half => {
+                half = wrong == Wrong::ServesHalfClose && read.is_ok();
+                if half {
+                    continue;
+                }
                 held(world).leave(number, body, wrong);
                 if wrong == Wrong::NeverNotices {
                     while tokens.recv().await.is_some() {}
@@ -361,6 +377,9 @@ async fn answer(
                 return Ok(());
             }
         }
+    }
+    if count < body["max_tokens"].as_u64().unwrap_or(16) {
+        return Ok(());
     }
     let usage = json!({"prompt_tokens": prompt, "completion_tokens": count});
     if streaming {

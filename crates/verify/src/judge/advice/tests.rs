@@ -32,6 +32,7 @@ fn judged(cell: &str, fault: Fault, kinds: &str, lost_at: &str) -> Judged {
         boundaries: names.windows(2).map(boundary).collect(),
         lost_at: Some(lost_at.to_owned()).filter(|lost| !lost.is_empty()),
         advice: Vec::new(),
+        note: None,
         seen: Vec::new(),
     }
 }
@@ -102,8 +103,8 @@ const CASES: &[Case] = &[
     ),
     (
         "envoy-timeout",
-        ["late/edge-idle/stream", "control-fails", "envoy vllm", ""],
-        &[["late/close/stream", "never-stops", "envoy vllm", ""], ["late/edge-idle/stream", "control-fails", "caddy vllm", ""]],
+        ["prefill/edge-idle/whole", "never-stops", "envoy vllm", ""],
+        &[["late/close/stream", "never-stops", "envoy vllm", ""], ["early/half-close/stream", "wanted-is-cancelled", "envoy vllm", ""]],
     ),
     ("envoy-retries", ["late/deadline/stream", "asked-again", "envoy vllm", ""], &[["late/close/stream", "never-stops", "envoy vllm", ""]]),
     (
@@ -225,6 +226,21 @@ const CASES: &[Case] = &[
         ["prefill/close/stream", "stops-at-next-write", "unknown", ""],
         &[["prefill/close/stream", "stops-at-next-write", "vllm", ""]],
     ),
+    (
+        "kvit-half-close",
+        ["early/half-close/stream", "wanted-is-cancelled", "kvit", ""],
+        &[["early/half-close/stream", "never-stops", "kvit", ""], ["early/half-close/stream", "wanted-is-cancelled", "kvit vllm", ""]],
+    ),
+    (
+        "kvit-gateway-half-close",
+        ["early/half-close/stream", "wanted-is-cancelled", "kvit vllm", ""],
+        &[["early/half-close/stream", "wanted-is-cancelled", "kvit", ""]],
+    ),
+    (
+        "engine-half-close",
+        ["early/half-close/stream", "wanted-is-cancelled", "unknown", ""],
+        &[["early/half-close/stream", "never-stops", "unknown", ""], ["early/cancel/stream", "wanted-is-cancelled", "unknown", ""]],
+    ),
     ("kvit-on-disconnect", ["early/close/stream", "never-stops", "kvit", ""], &[["early/cancel/stream", "never-stops", "kvit", ""]]),
     (
         "kvit-gateway-on-disconnect",
@@ -256,6 +272,8 @@ const CHECK_CASES: &[CheckCase] = &[
         ["per-request state", "state-leaks", "unknown"],
         &[["per-request state", "", "unknown"], ["memory", "", "kvit"]],
     ),
+    ("nginx-timeout", ["control", "control-fails", "vllm"], &[["capacity", "capacity-leaks", "vllm"]]),
+    ("stack-breaks", ["control", "control-fails", "vllm"], &[["control", "", "vllm"], ["capacity", "capacity-leaks", "vllm"]]),
     ("engine-keeps-room", ["capacity", "capacity-leaks", "tgi"], &[["cache", "capacity-leaks", "tgi"], ["capacity", "", "tgi"]]),
     ("engine-loses-its-cache", ["cache", "capacity-leaks", "kvit"], &[["capacity", "capacity-leaks", "kvit"]]),
     ("departure-slows-others", ["neighbours", "neighbours-slowed", "kvit"], &[["neighbours", "neighbours-corrupted", "kvit"]]),

@@ -91,6 +91,7 @@ fn judged(cell: &str, verdict: Verdict, seen: Vec<Try>, hops: &[Hop]) -> Judged 
         boundaries,
         lost_at: lost.filter(|_| verdict.is_fail()),
         advice: Vec::new(),
+        note: None,
         verdict,
         seen,
     };
@@ -191,6 +192,7 @@ pub fn hostile() -> Report {
             }
             Verdict::Pass => {}
         }
+        judged.note = Some(bad.to_owned());
         judged.advice.push(bad.to_owned());
         judged.lost_at = judged.lost_at.as_ref().map(|_| bad.repeat(4));
         judged.tokens_after = Some(f64::NAN);

@@ -242,6 +242,9 @@ fn cells(out: &mut String, report: &Report) {
         if let Verdict::Fail { why, .. } = &judged.verdict {
             let _ = writeln!(out, "<p class=\"break\">{}.</p>", escape(why));
         }
+        if let Some(note) = &judged.note {
+            let _ = writeln!(out, "<p class=\"break\">{}.</p>", escape(note));
+        }
         match shown(judged) {
             Some((at, of)) => {
                 let _ = writeln!(

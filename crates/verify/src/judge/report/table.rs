@@ -81,7 +81,10 @@ impl Row<'_> {
     fn says(&self) -> String {
         let first = self.of[0];
         match &first.verdict {
-            Verdict::Pass => format!("by {}", by(&first.by)),
+            Verdict::Pass => match &first.note {
+                Some(note) => format!("by {}; {}", by(&first.by), clean(note)),
+                None => format!("by {}", by(&first.by)),
+            },
             Verdict::Fail { fault, .. } => failed(first, *fault),
             other => reason(other).to_owned(),
         }
@@ -95,7 +98,7 @@ fn rows<'a>(of: &[&'a Judged]) -> Vec<Row<'a>> {
         let alike = |row: &Row<'_>| {
             let first = row.of[0];
             match (&first.verdict, &judged.verdict) {
-                (Verdict::Pass, Verdict::Pass) => first.by == judged.by,
+                (Verdict::Pass, Verdict::Pass) => first.by == judged.by && first.note == judged.note,
                 (Verdict::Fail { fault, .. }, Verdict::Fail { fault: other, .. }) => fault == other && first.lost_at == judged.lost_at,
                 (one, other) => one == other,
             }

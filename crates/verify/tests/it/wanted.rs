@@ -1,0 +1,55 @@
+//! Callers that stay: one that closes its sending side alone, a neighbour of a request that is cancelled, and whoever asks when others have left.
+
+use verify::judge::cell::{Cell, Phase, Trigger};
+use verify::judge::result::{Fault, Verdict};
+use verify::judge::settings::Settings;
+
+use crate::convicted::{convictions, judged_by, settings, told};
+use crate::scripted::{Scripted, Wrong};
+
+const HALF: Cell = Cell::new(Phase::EarlyDecode, Trigger::HalfClose);
+const EARLY: Cell = Cell::new(Phase::EarlyDecode, Trigger::Close);
+const CANCEL: Cell = Cell::new(Phase::EarlyDecode, Trigger::Cancel);
+
+fn alone() -> Settings {
+    Settings { neighbours: 0, departures: 0, tokens: 16.0, ..settings() }
+}
+
+/// What the stack makes of it is told, and is a fault only where the user says that such a caller stays.
+#[tokio::test(flavor = "multi_thread")]
+async fn half_a_close_that_is_taken_for_a_whole_one_is_told_with_its_advice() {
+    let engine = Scripted::start(Wrong::Nothing).await;
+    let report = judged_by(&engine, &[HALF, HALF.whole()], &alone()).await;
+    for of in &report.cells {
+        assert_eq!((&of.verdict, of.advice.len()), (&Verdict::Pass, 0), "{}", told(&report));
+        assert!(of.note.as_ref().is_some_and(|note| note.contains("half a close")), "{:?}", of.note);
+    }
+    let stays = Settings { half_close_leaves: false, ..alone() };
+    let report = judged_by(&engine, &[HALF, HALF.whole()], &stays).await;
+    let expected = ["early/half-close/stream", "early/half-close/whole"].map(|cell| (cell.to_owned(), Fault::WantedIsCancelled));
+    assert_eq!(convictions(&report), expected, "{}", told(&report));
+    assert!(report.cells.iter().all(|of| of.advice == ["engine-half-close"]), "{:?}", report.cells[0].advice);
+    let engine = Scripted::start(Wrong::ServesHalfClose).await;
+    let report = judged_by(&engine, &[HALF, HALF.whole(), EARLY], &stays).await;
+    assert!(report.cells.iter().all(|of| of.verdict == Verdict::Pass && of.note.is_none()), "{}", told(&report));
+}
+
+/// An abort that is matched by the beginning of an id ends the neighbour whose id begins so.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_cancel_that_ends_a_neighbour_convicts() {
+    let engine = Scripted::start(Wrong::CancelsAlike).await;
+    let report = judged_by(&engine, &[CANCEL, Cell { shared: true, ..CANCEL }], &alone()).await;
+    assert_eq!(convictions(&report), [("early/cancel/stream/shared".to_owned(), Fault::WantedIsCancelled)], "{}", told(&report));
+}
+
+/// A stack that is broken stops every request: what passed before it was seen is not taken for a proof.
+#[tokio::test(flavor = "multi_thread")]
+async fn one_that_breaks_with_the_first_departure_passes_nothing() {
+    let engine = Scripted::start(Wrong::Breaks).await;
+    let report = judged_by(&engine, &[EARLY], &alone()).await;
+    assert_eq!(convictions(&report), [("control".to_owned(), Fault::ControlFails)], "{}", told(&report));
+    assert!(matches!(&report.cells[0].verdict, Verdict::NotProven { missing } if missing.contains("broken")), "{}", told(&report));
+    let control = &report.checks[0];
+    assert!(matches!(&control.verdict, Verdict::Fail { why, .. } if why.contains("status 503: broken")), "{:?}", control.verdict);
+    assert_eq!(control.advice, ["stack-breaks"]);
+}

@@ -138,7 +138,13 @@ fn find(cell: Cell, seen: &Try, tolerance: &Tolerance, way: &Way) -> Finding {
         (None, verdict) => verdict,
     };
     let capacity_ms = seen.engine.as_ref().and_then(|engine| engine.capacity_ms);
-    let note = cut.map(|cut| format!("half a close is taken for a whole one ({cut}); if such callers stay, say half_close_leaves = false"));
+    let ended = (verdict == Verdict::Pass && work.ended_by_itself(cell, seen, tolerance)).then(|| {
+        let left = left(seen);
+        format!("it ended before it could be stopped: {left} tokens were left, {} are allowed", tolerance.tokens)
+    });
+    let note = cut
+        .map(|cut| format!("half a close is taken for a whole one ({cut}); if such callers stay, say half_close_leaves = false"))
+        .or(ended);
     Finding { verdict, by: work.by, tokens: work.tokens, steps: work.steps, stop_ms: work.stop_ms, capacity_ms, note }
 }
 
@@ -260,8 +266,10 @@ impl Work {
         if let Some(fault) = self.goes_on(cell, seen, tolerance) {
             return fault;
         }
+        let ended = self.ended_by_itself(cell, seen, tolerance);
         let left = left(seen);
-        if cell.phase != Phase::Queued && left > 0.0 && left <= tolerance.tokens && self.tokens.is_some_and(|tokens| tokens >= left) {
+        let all_was_made = self.tokens.is_some_and(|tokens| tokens >= left);
+        if !ended && cell.phase != Phase::Queued && left > 0.0 && left <= tolerance.tokens && all_was_made {
             let missing = format!(
                 "all of the {left} tokens that were left were generated, and that many are allowed: longer answers or fewer allowed tokens tell \
                  (`max_tokens`, `tokens` in --settings)"
@@ -269,10 +277,25 @@ impl Work {
             return Verdict::NotProven { missing };
         }
         let wrong = seen.record.as_deref().filter(|record| record.starts_with("completed") || record.starts_with("failed"));
-        if let Some(record) = wrong.filter(|_| cell.trigger.is_departure()) {
+        if let Some(record) = wrong.filter(|_| cell.trigger.is_departure() && !ended) {
             return fail(Fault::WrongOutcome, format!("the stack's own record says `{record}` of a request that was left"));
         }
         Verdict::Pass
+    }
+
+    /// Whether it came to its own end before it could be stopped, by the stack's own record: no more tokens were left than are allowed, and the
+    /// end came in time.
+    fn ended_by_itself(&self, cell: Cell, seen: &Try, tolerance: &Tolerance) -> bool {
+        // What was made between the last look and the departure nobody has seen; that all was made, sums at rest say.
+        let all_made = seen.engine.as_ref().and_then(|engine| {
+            let since = engine.rest.as_ref()?.generated? - engine.before.as_ref()?.generated?;
+            Some(engine.tokens_before? + since >= seen.asked_tokens as f64)
+        });
+        let was_near = left(seen) <= tolerance.tokens || all_made == Some(true);
+        let is_near = was_near && self.tokens.is_none_or(|tokens| tokens <= tolerance.tokens);
+        let in_time = self.stop_ms.is_none_or(|ms| ms <= tolerance.stop_ms) && !self.outlived;
+        let completed = seen.record.as_deref().is_some_and(|record| record.starts_with("completed"));
+        completed && cell.phase != Phase::Queued && cell.trigger.is_departure() && is_near && in_time
     }
 
     /// Whether a request that waited was begun after it was left.
@@ -497,7 +520,26 @@ mod tests {
         assert_eq!(fault(verdict(cancel, confirmed)), Some(Fault::CancelDoesNothing));
         let recorded = |text: &str| Try { record: Some(text.to_owned()), ..tried(Some(1.0), Some(9.0)) };
         assert_eq!(fault(verdict(CELL, recorded("completed/stop"))), Some(Fault::WrongOutcome));
+        assert_eq!(fault(verdict(CELL, recorded("failed/worker_error"))), Some(Fault::WrongOutcome));
         assert_eq!(verdict(CELL, recorded("cancelled/client_closed")), Verdict::Pass);
+    }
+
+    /// A departure that races with the answer's own end may lose: the record then says so, and nothing is wrong with it.
+    #[test]
+    fn what_ended_by_itself_before_it_could_be_stopped_is_no_wrong_outcome() {
+        let recorded = |asked_tokens, after, gone_ms, record: &str| {
+            let seen = Try { asked_tokens, record: Some(record.to_owned()), ..tried(Some(after), Some(gone_ms)) };
+            judge(CELL, vec![seen], &Tolerance::default(), &Way::default())
+        };
+        for after in [2.0, 9.0] {
+            let judged = recorded(12, after, 40.0, "completed/length");
+            assert_eq!(judged.verdict, Verdict::Pass);
+            assert_eq!(judged.note.as_deref(), Some("it ended before it could be stopped: 9 tokens were left, 16 are allowed"));
+        }
+        assert_eq!(fault(recorded(12, 2.0, 40.0, "failed/worker_error").verdict), Some(Fault::WrongOutcome));
+        assert_eq!(fault(recorded(12, 2.0, 2500.0, "completed/length").verdict), Some(Fault::StopsLate));
+        assert_eq!(fault(recorded(100, 2.0, 40.0, "completed/length").verdict), Some(Fault::WrongOutcome), "97 tokens are no race");
+        assert_eq!(recorded(100, 2.0, 40.0, "cancelled/client_closed").note, None);
     }
 
     #[test]

@@ -245,3 +245,18 @@ stale_ms = 500
         assert_eq!((verdict.is_fail(), *verdict == Verdict::Pass), (fails, !fails), "{}", told(&report));
     }
 }
+
+/// Its own record says that it completed: that is a lie of what stopped short, and none of what was nearly there.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_departure_that_races_with_the_end_and_loses_is_no_wrong_outcome() {
+    let profile = format!("record = \"/records/{{id}}\"\n{PROFILE}");
+    let settings = Settings { max_tokens: 40, tokens: 20.0, neighbours: 0, departures: 0, ..settings() };
+    // It makes the twelve tokens that are left, and is over.
+    let engine = Scripted::start(Wrong::LateBy(12)).await;
+    let report = judged_as(&engine, &[LATE, EARLY], &settings, &profile).await;
+    assert_eq!(report.cells[0].verdict, Verdict::Pass, "{}", told(&report));
+    assert_eq!(report.cells[0].seen[0].record.as_deref(), Some("completed/length"));
+    assert!(report.cells[0].note.as_ref().is_some_and(|note| note.contains("before it could be stopped")), "{:?}", report.cells[0].note);
+    assert_eq!((&report.cells[1].verdict, &report.cells[1].note), (&Verdict::Pass, &None), "{}", told(&report));
+    assert_eq!(report.cells[1].seen[0].record.as_deref(), Some("cancelled/client_closed"));
+}

@@ -99,6 +99,8 @@ struct World {
     cached: BTreeSet<u64>,
     cache_is_lost: bool,
     is_broken: bool,
+    /// How requests ended, by id.
+    records: BTreeMap<String, String>,
     /// How old gauges become, where they are set now and then; when they were set, and to what.
     gauges_last: Duration,
     gauges: Option<(Instant, [usize; 2])>,
@@ -189,7 +191,10 @@ impl World {
         if wrong != Wrong::KeepsQueued {
             over.extend(self.jobs.iter().filter(|(_, job)| !job.running && job.left == Some(0)).map(|(number, _)| *number));
         }
-        over.into_iter().for_each(|number| drop(self.jobs.remove(&number)));
+        for job in over.into_iter().filter_map(|number| self.jobs.remove(&number)) {
+            let (kind, cause) = if job.made == job.asked { ("completed", "length") } else { ("cancelled", "client_closed") };
+            self.records.insert(job.id, json!({"outcome": {"kind": kind, "cause": cause}}).to_string());
+        }
         self.slow = self.slow.saturating_sub(1);
         self.slow > 0
     }
@@ -315,6 +320,9 @@ async fn connection(mut socket: TcpStream, world: &Mutex<World>, wrong: Wrong) -
             held(world).leave(number, &Value::Null, wrong);
         }
         return reply(&mut socket, "200 OK", "{}").await;
+    }
+    if let Some(record) = path.strip_prefix("/records/").and_then(|id| held(world).records.get(id).cloned()) {
+        return reply(&mut socket, "200 OK", &record).await;
     }
     match path.as_str() {
         "/v1/models" => reply(&mut socket, "200 OK", r#"{"data":[{"id":"scripted"}]}"#).await,

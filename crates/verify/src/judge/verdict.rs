@@ -28,6 +28,10 @@ impl Default for Tolerance {
     }
 }
 
+/// What is said of a pass by a tap's stamp where the processor did not rest.
+const BUSY: &str =
+    "its processes were busy on when the engine had closed its side: other work, or work that a closed connection does not end";
+
 /// What one try shows.
 struct Finding {
     verdict: Verdict,
@@ -144,7 +148,8 @@ fn find(cell: Cell, seen: &Try, tolerance: &Tolerance, way: &Way) -> Finding {
     });
     let note = cut
         .map(|cut| format!("half a close is taken for a whole one ({cut}); if such callers stay, say half_close_leaves = false"))
-        .or(ended);
+        .or(ended)
+        .or_else(|| work.busy.then(|| BUSY.to_owned()));
     Finding { verdict, by: work.by, tokens: work.tokens, steps: work.steps, stop_ms: work.stop_ms, capacity_ms, note }
 }
 
@@ -190,6 +195,8 @@ struct Work {
     there_ms: Option<f64>,
     /// It was watched to the end of what it could have been, and did not stop before.
     outlived: bool,
+    /// A tap says that the engine closed its side, and the processor was busy on.
+    busy: bool,
 }
 
 impl Work {
@@ -216,14 +223,22 @@ impl Work {
                 work.by.push(source);
             }
         }
+        let tap = seen.taps.last().filter(|tap| tap.requests > 0 && !tap.is_refusal());
+        // An engine that closed its side by itself was told, and when stands at the tap; whose work keeps a processor busy nobody knows.
+        let told = tap.filter(|tap| way.is_before_engine(&tap.name)).and_then(|tap| tap.up_closed_ms);
+        work.stop_ms = work.stop_ms.or(told.filter(|_| !work.outlived));
         if let Some(cpu) = &seen.cpu {
-            work.by.push(Source::Cpu);
+            let is_quiet = cpu.quiet_ms.is_some_and(|ms| ms <= tolerance.stop_ms);
+            work.busy = told.is_some() && !is_quiet;
+            if !work.busy {
+                work.by.push(Source::Cpu);
+            }
             // Counters know the request from others; where they say that it is gone, somebody else may be at work.
             work.outlived |= cpu.quiet_ms.is_none() && work.stop_ms.is_none();
             work.stop_ms = work.stop_ms.or(cpu.quiet_ms);
         }
         // The tap next to the engine: what passed there was computed, and where the engine's side was closed it was told.
-        if let Some(tap) = seen.taps.last().filter(|tap| tap.requests > 0 && !tap.is_refusal()) {
+        if let Some(tap) = tap {
             // A stream of which little was left when it was left may as well come to its end.
             let served = tap.complete && (tap.events == 0 || tap.events_after as f64 > tolerance.tokens);
             // One with further hops behind it convicts by an answer that came whole, and acquits of nothing.
@@ -235,7 +250,6 @@ impl Work {
             }
             work.by.push(Source::Tap);
             work.tokens = work.tokens.or(Some(tap.events_after as f64).filter(|_| tap.last_byte_ms.is_some()));
-            work.stop_ms = work.stop_ms.or(tap.up_closed_ms);
             work.outlived |= served && work.stop_ms.is_none();
         }
         work
@@ -331,7 +345,7 @@ impl Work {
         };
         let stuck = seen.engine.as_ref().and_then(|engine| engine.outlived_ms);
         let after = match (stuck, self.tokens, self.stop_ms) {
-            (Some(ms), _, None) => {
+            (Some(ms), ..) => {
                 format!("the engine still counted it {ms:.0} ms after it was left, when it would have been over by itself")
             }
             (_, Some(tokens), Some(ms)) => format!("{tokens} of {left} tokens that were left were still generated, for {ms:.0} ms"),
@@ -465,6 +479,20 @@ mod tests {
         assert_eq!(fault(verdict(CELL, with(twice))), Some(Fault::AskedAgain));
         let near_end = TapSaw { events: 100, ..tap(3, None, true) };
         assert_eq!(verdict(Cell { phase: Phase::NearEnd, ..CELL }, with(near_end)), Verdict::Pass, "three tokens are no work that went on");
+        // Other work keeps a processor busy; the engine's own close has a stamp.
+        let noisy = |quiet_ms| {
+            let cpu = Some(CpuSaw { busy: 1.0, idle: 0.0, quiet_ms });
+            judge(CELL, vec![Try { cpu, ..with(tap(1, Some(3.0), false)) }], &Tolerance::default(), &Way::default())
+        };
+        for quiet_ms in [None, Some(9000.0)] {
+            let judged = noisy(quiet_ms);
+            assert_eq!((judged.verdict, judged.by, judged.stop_ms), (Verdict::Pass, vec![Source::Tap], Some(3.0)));
+            assert!(judged.note.is_some_and(|note| note.contains("busy on")));
+        }
+        let quiet = noisy(Some(100.0));
+        assert_eq!((quiet.verdict, quiet.by, quiet.stop_ms, quiet.note), (Verdict::Pass, vec![Source::Tap, Source::Cpu], Some(3.0), None));
+        let unclosed = Try { cpu: Some(CpuSaw { busy: 1.0, idle: 0.0, quiet_ms: None }), ..with(tap(1, None, false)) };
+        assert_eq!(fault(verdict(CELL, unclosed)), Some(Fault::NeverStops), "where no stamp is, the processor's time is all there is");
         let cpu = |quiet_ms| Try { engine: None, cpu: Some(CpuSaw { busy: 1.0, idle: 0.0, quiet_ms }), ..tried(None, None) };
         assert_eq!(verdict(CELL, cpu(Some(100.0))), Verdict::Pass);
         assert_eq!(fault(verdict(CELL, cpu(None))), Some(Fault::NeverStops));

@@ -11,7 +11,7 @@ use std::process::ExitCode;
 use scripted::{PROFILE, Scripted, Wrong};
 
 /// A fault by its word.
-const FAULTS: [(&str, Wrong); 20] = [
+const FAULTS: [(&str, Wrong); 21] = [
     ("nothing", Wrong::Nothing),
     ("never-notices", Wrong::NeverNotices),
     ("notices-at-write", Wrong::NoticesAtWrite),
@@ -32,6 +32,7 @@ const FAULTS: [(&str, Wrong); 20] = [
     ("serves-half-close", Wrong::ServesHalfClose),
     ("cancels-alike", Wrong::CancelsAlike),
     ("breaks", Wrong::Breaks),
+    ("refuses-cancel", Wrong::RefusesCancel),
 ];
 
 #[tokio::main]

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use super::caller::{Caller, End};
 use super::cell::{Cell, Phase};
 use super::result::{Look, Verdict};
-use super::trial::Bench;
+use super::trial::{Bench, Missed};
 
 /// A proxy whose timers are coarse may be early by so much of its timeout.
 const EARLY_PERCENT: u32 = 80;
@@ -71,21 +71,25 @@ impl Bench<'_> {
     }
 
     /// Reads until it is given up: when that was seen. `last` is the last look at the engine before.
-    pub(super) async fn given_up(&self, caller: &mut Caller, zero: Instant, last: &mut Option<Look>) -> Result<Instant, String> {
+    pub(super) async fn given_up(&self, caller: &mut Caller, zero: Instant, last: &mut Option<Look>) -> Result<Instant, Missed> {
         let (idle, sent) = (self.idle(), caller.sent);
         self.read_until(caller, sent + idle * 2 + GRACE, zero, last).await;
         let status = caller.read.head.map_or_else(|| "no status".to_owned(), |(_, status)| format!("status {status}"));
         let Some((at, how)) = caller.read.end else {
-            return Err(format!(
+            return Err(Missed::for_good(format!(
                 "no hop gave it up within {:?}: the idle timeout is another than --idle-ms, or something keeps silent requests alive",
                 idle * 2 + GRACE
-            ));
+            )));
         };
         let after = at.duration_since(sent);
         match how {
-            End::Complete => Err(format!("it was answered after {after:?}, and no hop gave it up before")),
+            End::Complete => {
+                let why = format!("it was answered after {after:?}, and no hop gave it up before");
+                // It was silent for longer than that: the next will not be given up, either.
+                Err(if after > idle { Missed::for_good(why) } else { why.into() })
+            }
             _ if after < idle * EARLY_PERCENT / 100 => {
-                Err(format!("it was ended after {after:?} ({status}), which is before the idle timeout of {idle:?}"))
+                Err(format!("it was ended after {after:?} ({status}), which is before the idle timeout of {idle:?}").into())
             }
             End::Error | End::Broken => Ok(at),
         }

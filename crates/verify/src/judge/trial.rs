@@ -30,6 +30,33 @@ pub(super) const GONE_LOOKS: usize = 2;
 /// Answers that a try may wait for, one after the other: fillers, and what they leave waiting.
 const WHOLES: u32 = 8;
 
+/// Why a try says nothing.
+#[derive(Debug)]
+pub(super) struct Missed {
+    pub(super) why: String,
+    /// Whether another try may say more.
+    pub(super) again: bool,
+}
+
+impl Missed {
+    /// Another would say the same.
+    pub(super) fn for_good(why: String) -> Missed {
+        Missed { why: format!("{why} (tried once: the answer would be the same)"), again: false }
+    }
+}
+
+impl From<String> for Missed {
+    fn from(why: String) -> Missed {
+        Missed { why, again: true }
+    }
+}
+
+impl From<&str> for Missed {
+    fn from(why: &str) -> Missed {
+        why.to_owned().into()
+    }
+}
+
 /// What tries are made with.
 #[derive(Clone, Copy)]
 pub struct Bench<'a> {
@@ -44,27 +71,32 @@ pub struct Bench<'a> {
 }
 
 impl Bench<'_> {
-    /// Tries a cell once.
-    pub async fn one(&self, cell: Cell, number: u64) -> Try {
+    /// Tries a cell once: what was seen, and whether another try may say more if this one says nothing.
+    pub(super) async fn one(&self, cell: Cell, number: u64) -> (Try, bool) {
         let id = format!("verify-{}-{}-{number}", cell.to_string().replace(['/', '='], "-"), self.settings.seed);
         let mut seen = Try { id: id.clone(), ..Try::default() };
         let patience = self.patience();
-        let all = tokio::time::timeout(patience, self.tried(cell, &id, &mut seen)).await;
-        match all {
-            Ok(Ok(())) => {}
-            Ok(Err(why)) => seen.void = Some(why),
-            Err(_) => seen.void = Some(format!("it took longer than {patience:?}: patience_ms in --settings")),
-        }
-        seen
+        let missed = match tokio::time::timeout(patience, self.tried(cell, &id, &mut seen)).await {
+            Ok(Ok(())) => return (seen, false),
+            Ok(Err(missed)) => missed,
+            Err(_) => format!("it took longer than {patience:?}: patience_ms in --settings").into(),
+        };
+        seen.void = Some(missed.why);
+        (seen, missed.again)
     }
 
-    async fn tried(&self, cell: Cell, id: &str, seen: &mut Try) -> Result<(), String> {
+    async fn tried(&self, cell: Cell, id: &str, seen: &mut Try) -> Result<(), Missed> {
         if cell.shared {
             self.alone().await?;
         }
         let sampler = self.stack.processes.as_ref().map(Sampler::start);
         let resting = Instant::now();
-        let before = self.quiet().await?;
+        let within = self.patience() / 2;
+        let Ok(before) = tokio::time::timeout(within, self.quiet()).await else {
+            let why = format!("the engine was not at rest within {within:?}: somebody else asks it, or a request is stuck in it");
+            return Err(Missed::for_good(why));
+        };
+        let before = before?;
         if sampler.is_some() {
             tokio::time::sleep(WINDOW * 3).await;
         }
@@ -115,7 +147,7 @@ impl Bench<'_> {
         let (mut left, confirmed) = self.leave(cell, caller, id).await?;
         left.at = given_up.unwrap_or(left.at);
         if fillers.neighbour_is_over() {
-            return Err("its neighbour, with which it shares a prefix, had ended before it was left".to_owned());
+            return Err("its neighbour, with which it shares a prefix, had ended before it was left".into());
         }
         (seen.cancel_confirmed, seen.client) = (confirmed, client(&left.read, sent, left.at));
         let mut kept = left.kept;
@@ -257,9 +289,9 @@ impl Bench<'_> {
     }
 
     /// The departure. Whether a cancel by name was confirmed, where it was one.
-    async fn leave(&self, cell: Cell, caller: Caller, id: &str) -> Result<(Left, Option<bool>), String> {
+    async fn leave(&self, cell: Cell, caller: Caller, id: &str) -> Result<(Left, Option<bool>), Missed> {
         if cell.trigger != Trigger::Cancel {
-            return caller.leave(cell.trigger).map(|left| (left, None)).map_err(|e| format!("it could not be left: {e}"));
+            return caller.leave(cell.trigger).map(|left| (left, None)).map_err(|e| format!("it could not be left: {e}").into());
         }
         let counters = self.stack.counters.as_ref().ok_or("no counters")?;
         let by = counters.profile.cancel.as_ref().ok_or("no cancel by name")?;
@@ -269,7 +301,10 @@ impl Bench<'_> {
         let asked = self.stack.target.ask(Method::POST, &by.path.replace("{id}", id), Bytes::from(body)).await;
         let status = asked.map_err(|e| format!("the cancel could not be sent: {e}"))?.0;
         if status != by.status {
-            return Err(format!("the cancel was answered with {status}: this stack has none, or it is not switched on"));
+            let why = format!("the cancel was answered with {status}: this stack has none, or it is not switched on");
+            // Too early, too late or too many may be another time; what is refused otherwise is refused again.
+            let passes = matches!(status, 408 | 409 | 425 | 429);
+            return Err(if status == 501 || ((400..500).contains(&status) && !passes) { Missed::for_good(why) } else { why.into() });
         }
         Ok((left, by.proves.then_some(true)))
     }

@@ -56,6 +56,8 @@ pub enum Wrong {
     CancelsAlike,
     /// Behind the first departure it refuses all that comes.
     Breaks,
+    /// Nothing is wrong: it has no cancel by name.
+    RefusesCancel,
 }
 
 pub const SLOTS: usize = 4;
@@ -314,6 +316,9 @@ async fn connection(mut socket: TcpStream, world: &Mutex<World>, wrong: Wrong) -
     let (head, body) = request(&mut socket).await?;
     let path = head.split(' ').nth(1).unwrap_or_default().to_owned();
     if let Some(id) = path.strip_prefix("/cancel/") {
+        if wrong == Wrong::RefusesCancel {
+            return reply(&mut socket, "501 Not Implemented", "{}").await;
+        }
         let is_meant = |job: &Job| job.id == id || (wrong == Wrong::CancelsAlike && job.id.starts_with(id));
         let found: Vec<u64> = held(world).jobs.iter().filter(|(_, job)| is_meant(job)).map(|(number, _)| *number).collect();
         for number in found.into_iter().filter(|_| wrong != Wrong::IgnoresCancel) {

@@ -1,4 +1,5 @@
-//! Callers that stay: one that closes its sending side alone, a neighbour of a request that is cancelled, and whoever asks when others have left.
+//! Callers that stay: one that closes its sending side alone, a neighbour of a request that is cancelled, and whoever asks when others have left;
+//! and questions that nobody answers.
 
 use verify::judge::cell::{Cell, Phase, Trigger};
 use verify::judge::result::{Fault, Verdict};
@@ -52,4 +53,18 @@ async fn one_that_breaks_with_the_first_departure_passes_nothing() {
     let control = &report.checks[0];
     assert!(matches!(&control.verdict, Verdict::Fail { why, .. } if why.contains("status 503: broken")), "{:?}", control.verdict);
     assert_eq!(control.advice, ["stack-breaks"]);
+}
+
+/// What is refused is refused the next time, too, and an edge that gave nobody up gives nobody up: neither is tried nine times.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_would_be_the_same_again_is_tried_once() {
+    let engine = Scripted::start(Wrong::RefusesCancel).await;
+    let settings = Settings { tries: 3, idle_ms: 200, ..alone() };
+    let idle = Cell::new(Phase::EarlyDecode, Trigger::EdgeIdle).whole();
+    let report = judged_by(&engine, &[CANCEL, idle], &Settings { max_tokens: 400, ..settings }).await;
+    for (of, says) in report.cells.iter().zip(["answered with 501", "no hop gave it up before"]) {
+        let Verdict::NotProven { missing } = &of.verdict else { panic!("{}", told(&report)) };
+        assert!(missing.contains(says) && missing.contains("tried once"), "{missing}");
+        assert_eq!(of.seen.len(), 1, "{missing}");
+    }
 }

@@ -11,7 +11,7 @@ use std::process::ExitCode;
 use scripted::{PROFILE, Scripted, Wrong};
 
 /// A fault by its word.
-const FAULTS: [(&str, Wrong); 21] = [
+const FAULTS: [(&str, Wrong); 22] = [
     ("nothing", Wrong::Nothing),
     ("never-notices", Wrong::NeverNotices),
     ("notices-at-write", Wrong::NoticesAtWrite),
@@ -33,6 +33,7 @@ const FAULTS: [(&str, Wrong); 21] = [
     ("cancels-alike", Wrong::CancelsAlike),
     ("breaks", Wrong::Breaks),
     ("refuses-cancel", Wrong::RefusesCancel),
+    ("refuses-departures", Wrong::RefusesDepartures),
 ];
 
 #[tokio::main]

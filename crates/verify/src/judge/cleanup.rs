@@ -7,11 +7,11 @@
 
 use std::time::Duration;
 
-use super::caller::Caller;
+use super::caller::{Caller, End};
 use super::cell::Trigger;
 use super::result::{Check, Fault, Look, Source, Verdict};
 use super::run::rest;
-use super::stack::words;
+use super::stack::{ended_badly, words};
 use super::trial::Bench;
 
 /// Rounds of departures. Fewer cannot tell what grows once, or twice, from what grows on.
@@ -73,15 +73,12 @@ impl Bench<'_> {
         let asked = self.settings.departures > 0;
         let cached = if asked { self.cached_before().await } else { None };
         let probes = asked && self.needs_probe();
-        let fitted = if probes { self.fits_before().await } else { None };
-        let all = if asked { tokio::time::timeout(self.patience() * 4, self.rounds()).await.ok().and_then(Result::ok) } else { None };
-        let (looks, memory, left) = match all {
-            Some(rounds) => rounds,
+        let fitted = if probes { self.fits_before().await } else { Ok(0.0) };
+        let all = if asked { self.in_time(4, self.rounds()).await } else { Err("nobody wanted them".to_owned()) };
+        let (looks, memory, left, why) = match all {
+            Ok((looks, memory, left)) => (looks, memory, left, String::new()),
             // What cannot be repeated is judged by what there is, if the engine comes to rest at all.
-            None => {
-                let rest = tokio::time::timeout(self.patience(), self.at_rest()).await.ok().and_then(Result::ok).flatten();
-                (rest.into_iter().collect(), Vec::new(), 0)
-            }
+            Err(why) => (self.at_rest().await.ok().flatten().into_iter().collect(), Vec::new(), 0, why),
         };
         let went = left > 0;
         let departures = tries + left;
@@ -90,8 +87,7 @@ impl Bench<'_> {
         // Where nobody left, memory says nothing of departures.
         checks.extend(self.memory(&memory, left).filter(|_| left > 0));
         if asked {
-            let missing =
-                || Verdict::NotProven { missing: "departures could not be repeated: the engine did not come to rest in time".to_owned() };
+            let missing = || Verdict::NotProven { missing: format!("departures could not be repeated: {why}") };
             checks.push(if went { self.cache(cached, left).await } else { Check::new("cache", missing(), Vec::new()) });
             if probes {
                 checks.push(if went { self.fits(fitted).await } else { Check::new("probe", missing(), Vec::new()) });
@@ -121,7 +117,7 @@ impl Bench<'_> {
 
     /// What the engine says with nothing at work; without counters nobody says when that is.
     async fn at_rest(&self) -> Result<Option<Look>, String> {
-        self.quiet().await?;
+        self.rested().await.map_err(|missed| missed.why)?;
         let stale = self.stack.counters.as_ref().map_or(0, |counters| counters.profile.stale_ms);
         tokio::time::sleep(SETTLE.max(Duration::from_millis(stale))).await;
         Ok(rest(self.stack).await)
@@ -133,7 +129,7 @@ impl Bench<'_> {
         let long = self.pace.long.filter(|_| number.is_multiple_of(2));
         let prompt = words(self.settings.seed, &id, long.map_or(16, |(count, _)| count));
         let ask = self.stack.ask(&id, &prompt, true, TOKENS);
-        let mut caller = Caller::ask(&self.stack.target, ask).await.map_err(|e| e.to_string())?;
+        let mut caller = Caller::ask(&self.stack.target, ask).await.map_err(|e| format!("one could not be sent: {e}"))?;
         match long {
             Some((_, took)) => {
                 let _ = tokio::time::timeout(took / 3, caller.tokens(1)).await;
@@ -142,7 +138,18 @@ impl Bench<'_> {
                 caller.tokens(READ).await;
             }
         }
-        caller.leave(Trigger::Close).map(drop).map_err(|e| e.to_string())
+        // What is refused leaves nothing that says anything.
+        if let Some((_, how)) = caller.read.end.filter(|(_, how)| *how != End::Complete) {
+            return Err(format!("one ended before it could be left: {}", ended_badly(&caller.read, how)));
+        }
+        caller.leave(Trigger::Close).map(drop).map_err(|e| format!("one could not be left: {e}"))
+    }
+
+    /// What comes of it, if it comes in so many times the patience of a try.
+    pub(super) async fn in_time<T>(&self, times: u32, of: impl Future<Output = Result<T, String>>) -> Result<T, String> {
+        let within = self.patience() * times;
+        let late = |_| Err(format!("it took longer than {within:?}: patience_ms in --settings"));
+        tokio::time::timeout(within, of).await.unwrap_or_else(late)
     }
 
     /// Whether memory grew on.
@@ -156,18 +163,20 @@ impl Bench<'_> {
 
     /// Whether prompts are found in a cache every time. Where they are found only sometimes, as with several engines behind one address,
     /// later ones that are not found would say nothing. `None` where no prompt takes long enough to see that.
-    async fn cached_before(&self) -> Option<bool> {
+    async fn cached_before(&self) -> Option<Result<bool, String>> {
+        let (count, _) = self.pace.long?;
         for number in 0..BEFORE {
-            if self.cached(&format!("before-{number}")).await? != Some(1) {
-                return Some(false);
+            match self.cached(&format!("before-{number}"), count).await {
+                Ok(Some(1)) => {}
+                Ok(_) => return Some(Ok(false)),
+                Err(why) => return Some(Err(why)),
             }
         }
-        Some(true)
+        Some(Ok(true))
     }
 
-    /// The how manieth time that a prompt is asked again it is found in a cache, if it is.
-    async fn cached(&self, when: &str) -> Option<Option<usize>> {
-        let (count, _) = self.pace.long?;
+    /// The how manieth time that a prompt of so many words is asked again it is found in a cache, if it is.
+    async fn cached(&self, when: &str, count: usize) -> Result<Option<usize>, String> {
         let id = format!("verify-cached-{when}-{}", self.settings.seed);
         let prompt = words(self.settings.seed, &id, count);
         let mut sum = self.prompted().await?;
@@ -179,45 +188,49 @@ impl Bench<'_> {
             if cold.prompted.zip(warm.prompted).is_some_and(|(cold, warm)| less(warm, cold))
                 || less(warm.first.as_secs_f64(), cold.first.as_secs_f64())
             {
-                return Some(Some(number));
+                return Ok(Some(number));
             }
         }
-        Some(None)
+        Ok(None)
     }
 
     /// The sum of prompt tokens with nothing at work, where it is told.
-    async fn prompted(&self) -> Option<Option<f64>> {
+    async fn prompted(&self) -> Result<Option<f64>, String> {
         let tells = self.stack.counters.as_ref().is_some_and(|counters| !counters.profile.prompted.is_empty());
-        if tells { self.at_rest().await.ok().map(|look| look.and_then(|look| look.prompted)) } else { Some(None) }
+        if tells { Ok(self.at_rest().await?.and_then(|look| look.prompted)) } else { Ok(None) }
     }
 
     /// Asks a prompt once. `sum` is the sum of prompt tokens before, and then behind it.
-    async fn cost(&self, id: &str, prompt: &str, sum: &mut Option<f64>) -> Option<Cost> {
+    async fn cost(&self, id: &str, prompt: &str, sum: &mut Option<f64>) -> Result<Cost, String> {
         let all = async {
-            let mut caller = Caller::ask(&self.stack.target, self.stack.ask(id, prompt, true, 1)).await.ok()?;
-            caller.rest().await;
-            Some(caller.read.tokens.first().copied().or(caller.read.end.map(|(at, _)| at))?.duration_since(caller.sent))
+            let asked = Caller::ask(&self.stack.target, self.stack.ask(id, prompt, true, 1)).await;
+            let mut caller = asked.map_err(|e| format!("it could not be sent: {e}"))?;
+            let how = caller.rest().await;
+            let at = caller.read.tokens.first().copied().or(caller.read.end.map(|(at, _)| at)).filter(|_| how == End::Complete);
+            at.map(|at| at.duration_since(caller.sent)).ok_or_else(|| ended_badly(&caller.read, how))
         };
-        let first = tokio::time::timeout(self.patience(), all).await.ok()??;
+        let first = self.in_time(1, all).await?;
         let before = std::mem::replace(sum, self.prompted().await?);
-        Some(Cost { first, prompted: sum.zip(before).map(|(after, before)| after - before) })
+        Ok(Cost { first, prompted: sum.zip(before).map(|(after, before)| after - before) })
     }
 
     /// Whether the cache gives what it gave before.
-    async fn cache(&self, before: Option<bool>, departures: u64) -> Check {
+    async fn cache(&self, before: Option<Result<bool, String>>, departures: u64) -> Check {
         let mut asked = 0;
-        let verdict = match before {
+        let badly = |when: &str, why: &str| Verdict::NotProven { missing: format!("a prompt that nobody left, {when}: {why}") };
+        let verdict = match before.zip(self.pace.long) {
             None => Verdict::NotApplicable { why: "no prompt takes long enough to tell a cached one from others".to_owned() },
-            Some(false) => Verdict::NotApplicable {
+            Some((Err(why), _)) => badly("before the departures", &why),
+            Some((Ok(false), _)) => Verdict::NotApplicable {
                 why: "a prompt that is asked again is not found each time: none is cached, or several engines share the work".to_owned(),
             },
-            Some(true) => loop {
+            Some((Ok(true), (count, _))) => loop {
                 asked += 1;
-                match self.cached(&format!("after-{asked}")).await {
-                    Some(Some(_)) => break Verdict::Pass,
-                    None => break Verdict::NotProven { missing: "a prompt that nobody left had no answer".to_owned() },
-                    Some(None) if asked < AGAIN => {}
-                    Some(None) => {
+                match self.cached(&format!("after-{asked}"), count).await {
+                    Ok(Some(_)) => break Verdict::Pass,
+                    Err(why) => break badly("behind the departures", &why),
+                    Ok(None) if asked < AGAIN => {}
+                    Ok(None) => {
                         let why = format!(
                             "behind {departures} departures none of {asked} prompts that were asked again was found; before, it was"
                         );

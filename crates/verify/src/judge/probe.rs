@@ -10,7 +10,7 @@ use tokio::task::JoinSet;
 
 use super::caller::{Caller, End};
 use super::result::{Check, Fault, Source, Verdict};
-use super::stack::words;
+use super::stack::{ended_badly, words};
 use super::trial::Bench;
 
 /// Requests at once: some more than small engines have slots.
@@ -31,25 +31,28 @@ impl Bench<'_> {
         profile.is_none_or(|profile| profile.kv_held.is_empty() && profile.kv_used.is_empty())
     }
 
-    /// How many times as long many at once take as one: the most of some tries. `None` if one did not end well.
-    pub(super) async fn fits_before(&self) -> Option<f64> {
-        let mut most: Option<f64> = None;
+    /// How many times as long many at once take as one: the most of some tries.
+    pub(super) async fn fits_before(&self) -> Result<f64, String> {
+        let mut most = 0.0_f64;
         for number in 0..BEFORE {
-            most = Some(self.ratio(&format!("before-{number}")).await?.max(most.unwrap_or(0.0)));
+            most = most.max(self.ratio(&format!("before-{number}")).await?);
         }
-        most
+        Ok(most)
     }
 
     /// Whether as much fits as before.
-    pub(super) async fn fits(&self, before: Option<f64>) -> Check {
+    pub(super) async fn fits(&self, before: Result<f64, String>) -> Check {
         let check = Check::new("probe", Verdict::Pass, vec![Source::Probe]);
-        let missing = |text: &str| Verdict::NotProven { missing: text.to_owned() };
-        let Some(before) = before else { return Check { verdict: missing("requests at once that nobody left did not end well"), ..check } };
+        let missing = |when: &str, why: &str| Verdict::NotProven { missing: format!("requests at once that nobody left, {when}: {why}") };
+        let before = match before {
+            Ok(before) => before,
+            Err(why) => return Check { verdict: missing("before the departures", &why), ..check },
+        };
         let mut least = f64::INFINITY;
         for number in 0..AFTER {
             match self.ratio(&format!("after-{number}")).await {
-                Some(ratio) => least = least.min(ratio),
-                None => return Check { verdict: missing("requests at once that nobody left did not end well behind departures"), ..check },
+                Ok(ratio) => least = least.min(ratio),
+                Err(why) => return Check { verdict: missing("behind the departures", &why), ..check },
             }
             if least <= before * WORSE {
                 break;
@@ -58,32 +61,33 @@ impl Bench<'_> {
         Check { verdict: judged(before, least), ..check }.with("before", before).with("after", least)
     }
 
-    async fn ratio(&self, name: &str) -> Option<f64> {
+    async fn ratio(&self, name: &str) -> Result<f64, String> {
         let alone = self.together(name, 1).await?;
         let many = self.together(name, PROBES).await?;
-        Some(many.as_secs_f64() / alone.as_secs_f64().max(1e-6))
+        Ok(many.as_secs_f64() / alone.as_secs_f64().max(1e-6))
     }
 
     /// How long so many requests take that are asked at once, until the last has ended.
-    async fn together(&self, name: &str, count: usize) -> Option<Duration> {
-        self.quiet().await.ok()?;
+    async fn together(&self, name: &str, count: usize) -> Result<Duration, String> {
+        self.rested().await.map_err(|missed| missed.why)?;
         let begun = Instant::now();
         let mut all = JoinSet::new();
         for number in 0..count {
             let id = format!("verify-probe-{name}-{count}-{number}-{}", self.settings.seed);
             let ask = self.stack.ask(&id, &words(self.settings.seed, &id, 16), true, TOKENS);
-            let mut caller = Caller::ask(&self.stack.target, ask).await.ok()?;
-            all.spawn(async move { caller.rest().await == End::Complete });
+            let mut caller = Caller::ask(&self.stack.target, ask).await.map_err(|e| format!("one could not be sent: {e}"))?;
+            all.spawn(async move {
+                let how = caller.rest().await;
+                if how == End::Complete { Ok(()) } else { Err(ended_badly(&caller.read, how)) }
+            });
         }
         let ended = async {
-            while let Some(well) = all.join_next().await {
-                if !well.unwrap_or(false) {
-                    return None;
-                }
+            while let Some(one) = all.join_next().await {
+                one.map_err(|e| e.to_string())??;
             }
-            Some(begun.elapsed())
+            Ok(begun.elapsed())
         };
-        tokio::time::timeout(self.patience(), ended).await.ok()?
+        self.in_time(1, ended).await
     }
 }
 

@@ -251,7 +251,7 @@ impl Stack {
 }
 
 /// How an answer ended that should have been whole.
-fn ended_badly(read: &Read, how: End) -> String {
+pub(super) fn ended_badly(read: &Read, how: End) -> String {
     let what = if how == End::Error { "an error came" } else { "its connection was closed" };
     let status = read.head.map_or_else(|| "no status".to_owned(), |(_, status)| format!("status {status}"));
     let said = read.error.as_deref().filter(|said| !said.is_empty()).map(|said| format!(": {said}")).unwrap_or_default();

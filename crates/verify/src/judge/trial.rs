@@ -41,7 +41,7 @@ pub(super) struct Missed {
 impl Missed {
     /// Another would say the same.
     pub(super) fn for_good(why: String) -> Missed {
-        Missed { why: format!("{why} (tried once: the answer would be the same)"), again: false }
+        Missed { why, again: false }
     }
 }
 
@@ -81,7 +81,8 @@ impl Bench<'_> {
             Ok(Err(missed)) => missed,
             Err(_) => format!("it took longer than {patience:?}: patience_ms in --settings").into(),
         };
-        seen.void = Some(missed.why);
+        let why = missed.why;
+        seen.void = Some(if missed.again { why } else { format!("{why} (tried once: the answer would be the same)") });
         (seen, missed.again)
     }
 
@@ -91,12 +92,7 @@ impl Bench<'_> {
         }
         let sampler = self.stack.processes.as_ref().map(Sampler::start);
         let resting = Instant::now();
-        let within = self.patience() / 2;
-        let Ok(before) = tokio::time::timeout(within, self.quiet()).await else {
-            let why = format!("the engine was not at rest within {within:?}: somebody else asks it, or a request is stuck in it");
-            return Err(Missed::for_good(why));
-        };
-        let before = before?;
+        let before = self.rested().await?;
         if sampler.is_some() {
             tokio::time::sleep(WINDOW * 3).await;
         }
@@ -246,7 +242,7 @@ impl Bench<'_> {
     }
 
     /// Waits until nothing is at work. What the engine's sums are then.
-    pub(super) async fn quiet(&self) -> Result<Option<Look>, String> {
+    async fn quiet(&self) -> Result<Option<Look>, String> {
         let Some(counters) = &self.stack.counters else { return Ok(None) };
         let zero = Instant::now();
         let mut at_rest = AtRest::new(self.stale());
@@ -257,6 +253,15 @@ impl Bench<'_> {
             }
             tokio::time::sleep(self.every()).await;
         }
+    }
+
+    /// The same, for as long as that may take.
+    pub(super) async fn rested(&self) -> Result<Option<Look>, Missed> {
+        let within = self.patience() / 2;
+        tokio::time::timeout(within, self.quiet()).await.map(|quiet| quiet.map_err(Missed::from)).unwrap_or_else(|_| {
+            let why = format!("the engine was not at rest within {within:?}: somebody else asks it, or a request is stuck in it");
+            Err(Missed::for_good(why))
+        })
     }
 
     /// How old what the engine's gauges show may be.

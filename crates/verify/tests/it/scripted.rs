@@ -58,6 +58,8 @@ pub enum Wrong {
     Breaks,
     /// Nothing is wrong: it has no cancel by name.
     RefusesCancel,
+    /// It refuses the departures by which it is looked what each of them leaves.
+    RefusesDepartures,
 }
 
 pub const SLOTS: usize = 4;
@@ -339,7 +341,8 @@ async fn connection(mut socket: TcpStream, world: &Mutex<World>, wrong: Wrong) -
         }
         "/v1/chat/completions" => {
             let body: Value = serde_json::from_str(&body).unwrap_or_default();
-            if held(world).is_broken {
+            if held(world).is_broken || (wrong == Wrong::RefusesDepartures && body["messages"][0].to_string().contains("verify-departure"))
+            {
                 return reply(&mut socket, "503 Service Unavailable", r#"{"error":{"message":"broken"}}"#).await;
             }
             let id = head.lines().find_map(|line| line.strip_prefix("x-request-id: ")).unwrap_or_default().to_owned();

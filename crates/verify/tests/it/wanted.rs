@@ -68,3 +68,16 @@ async fn what_would_be_the_same_again_is_tried_once() {
         assert_eq!(of.seen.len(), 1, "{missing}");
     }
 }
+
+/// Why the departures of the checks could not be repeated is told as it was.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_keeps_a_check_from_its_departures_is_named() {
+    let settings = Settings { departures: 8, patience_ms: 1000, ..alone() };
+    for (wrong, says) in [(Wrong::RefusesDepartures, "status 503: broken"), (Wrong::GetsStuck, "not at rest")] {
+        let engine = Scripted::start(wrong).await;
+        let report = judged_by(&engine, &[EARLY], &settings).await;
+        let cache = report.checks.iter().find(|check| check.name == "cache").expect("it is looked at");
+        let Verdict::NotProven { missing } = &cache.verdict else { panic!("{wrong:?}: {}", told(&report)) };
+        assert!(missing.contains("could not be repeated") && missing.contains(says), "{wrong:?}: {missing}");
+    }
+}

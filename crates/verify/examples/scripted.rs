@@ -11,7 +11,7 @@ use std::process::ExitCode;
 use scripted::{PROFILE, Scripted, Wrong};
 
 /// A fault by its word.
-const FAULTS: [(&str, Wrong); 22] = [
+const FAULTS: [(&str, Wrong); 24] = [
     ("nothing", Wrong::Nothing),
     ("never-notices", Wrong::NeverNotices),
     ("notices-at-write", Wrong::NoticesAtWrite),
@@ -34,6 +34,8 @@ const FAULTS: [(&str, Wrong); 22] = [
     ("breaks", Wrong::Breaks),
     ("refuses-cancel", Wrong::RefusesCancel),
     ("refuses-departures", Wrong::RefusesDepartures),
+    ("counts-late", Wrong::CountsBehind(2500)),
+    ("sees-queued-late", Wrong::SeesQueuedAfter(1000)),
 ];
 
 #[tokio::main]

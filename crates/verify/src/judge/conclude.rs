@@ -26,6 +26,8 @@ pub(super) struct Filled {
     pub(super) prompts: f64,
     /// How the neighbour ended, and what it read, where there was one.
     pub(super) neighbour: Option<(End, Read)>,
+    /// When what waited behind them had its turn.
+    pub(super) turn: Option<Instant>,
 }
 
 /// Looks before the departure.
@@ -108,7 +110,8 @@ impl Bench<'_> {
         let queued = cell.phase == Phase::Queued;
         if !queued && !profile.sums_move_at_end {
             let looked = before.last.as_ref().map_or(0.0, |look| (ms(left, before.zero) - look.began_ms).max(0.0));
-            let meanwhile = (looked / (self.pace.gap.as_secs_f64() * 1e3).max(1e-3)).floor() + (filled.tokens - before.beside).max(0.0);
+            let meanwhile = (looked / (self.pace.gap.as_secs_f64() * 1e3).max(1e-3)).floor() * f64::from(cell.n)
+                + (filled.tokens - before.beside).max(0.0);
             let since = difference(|look| look.generated, before.last.as_ref()).map(|since| (since - meanwhile).max(0.0));
             let quiet = before.quiet.as_ref().and_then(|look| look.generated);
             saw.tokens_before = before
@@ -135,6 +138,7 @@ impl Bench<'_> {
             }
             saw.outlived_ms = Some(rest.began_ms);
         }
+        saw.turn_ms = filled.turn.filter(|_| queued).map(|turn| ms(turn, left));
         let shift = ms(left, before.zero);
         saw.before = before.last.map(|look| Look { began_ms: look.began_ms - shift, ended_ms: look.ended_ms - shift, ..look });
         saw.rest = Some(rest);

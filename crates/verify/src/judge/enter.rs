@@ -4,15 +4,20 @@
 
 use std::time::{Duration, Instant};
 
-use super::caller::Caller;
+use super::caller::{Caller, End};
 use super::cell::{Cell, Phase, Trigger};
 use super::fillers::Fillers;
 use super::result::Source;
+use super::stack::ended_badly;
 use super::trial::{Bench, GONE_LOOKS, NEAR};
 use super::watch::present;
 
 /// Tokens that are read before an early departure.
 const EARLY: usize = 3;
+/// How much longer a request is looked for that an engine does not count yet: times of what it was waited for before, and looks at least.
+const COUNTED_PARTS: u32 = 8;
+/// See [`COUNTED_PARTS`].
+const COUNTED_LOOKS: u32 = 10;
 
 impl Bench<'_> {
     /// Brings a request into its phase. By what that was seen.
@@ -57,11 +62,11 @@ impl Bench<'_> {
                 }
             }
             (Phase::LateDecode, true) => {
-                let count = usize::try_from(self.pace.tokens * 7 / 10).unwrap_or(usize::MAX);
+                let count = usize::try_from(self.pace.tokens * u64::from(cell.n) * 7 / 10).unwrap_or(usize::MAX);
                 if caller.tokens(count).await { Ok(Some(Source::Client)) } else { over("ended") }
             }
             (Phase::NearEnd, _) => {
-                let count = usize::try_from(self.pace.tokens.saturating_sub(NEAR)).unwrap_or(usize::MAX);
+                let count = usize::try_from((self.pace.tokens * u64::from(cell.n)).saturating_sub(NEAR)).unwrap_or(usize::MAX);
                 if caller.tokens(count).await { Ok(Some(Source::Client)) } else { over("ended") }
             }
             (_, false) if cell.trigger == Trigger::EdgeIdle => self.at_work(caller, self.silent_part(), fillers).await,
@@ -73,27 +78,38 @@ impl Bench<'_> {
         }
     }
 
-    /// Waits for a part of what a request takes that nobody leaves. With counters it must be counted then.
+    /// Waits for a part of what a request takes that nobody leaves. With counters it must be counted then, or by a later look before its first
+    /// token: some engines set their gauges behind a step, which may be all of a prompt.
     async fn at_work(&self, caller: &mut Caller, part: Duration, fillers: &Fillers) -> Result<Option<Source>, String> {
         let until = tokio::time::Instant::from_std(caller.sent + part);
-        let read = async {
-            while caller.read.tokens.is_empty() && !caller.is_over() {
-                caller.next().await;
-            }
-        };
-        if tokio::time::timeout_at(until, read).await.is_ok() {
-            return Err("its answer came sooner than those of requests that nobody left".to_owned());
+        if tokio::time::timeout_at(until, first_token(caller)).await.is_ok() {
+            return Err(match caller.read.end {
+                Some((_, how)) if how != End::Complete => ended_badly(&caller.read, how),
+                _ => "its answer came sooner than those of requests that nobody left".to_owned(),
+            });
         }
-        match &self.stack.counters {
-            Some(counters) if self.polls() => {
-                let look = counters.look(Instant::now()).await.ok_or("the engine's counters cannot be read")?;
-                match present(&look) {
-                    Some(counted) if counted >= fillers.live() + 1.0 => Ok(Some(Source::Counters)),
-                    Some(_) => Err("the engine did not count it".to_owned()),
-                    None => Ok(Some(Source::Calibrated)),
-                }
+        let Some(counters) = self.stack.counters.as_ref().filter(|_| self.polls()) else { return Ok(Some(Source::Calibrated)) };
+        let until = tokio::time::Instant::now() + (part * COUNTED_PARTS).max(self.every() * COUNTED_LOOKS);
+        loop {
+            let look = counters.look(Instant::now()).await.ok_or("the engine's counters cannot be read")?;
+            match present(&look) {
+                Some(counted) if counted >= fillers.live() + 1.0 => return Ok(Some(Source::Counters)),
+                Some(_) => {}
+                None => return Ok(Some(Source::Calibrated)),
             }
-            _ => Ok(Some(Source::Calibrated)),
+            if tokio::time::timeout(self.every(), first_token(caller)).await.is_ok() {
+                return Err("the engine did not count it before its first token came".to_owned());
+            }
+            if tokio::time::Instant::now() >= until {
+                return Err("the engine did not count it".to_owned());
+            }
         }
+    }
+}
+
+/// Reads until a token is there, or an end.
+async fn first_token(caller: &mut Caller) {
+    while caller.read.tokens.is_empty() && !caller.is_over() {
+        caller.next().await;
     }
 }

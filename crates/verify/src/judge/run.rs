@@ -61,9 +61,10 @@ pub async fn run(mut stack: Stack, settings: &Settings, cells: &[Cell], mut told
     if settings.neighbours > 0 {
         checks.push(bench.neighbours().await);
     }
+    // Where nobody left since, nothing is new.
     let control = match &behind {
-        Ok(()) => bench.control("last").await,
-        broken => broken.clone(),
+        Ok(()) if settings.departures > 0 || settings.neighbours > 0 => bench.control("last").await,
+        known => known.clone(),
     };
     checks.insert(0, controlled(&control));
     // Logs come last: a proxy writes its line when a request ends, or later.
@@ -119,14 +120,19 @@ impl Bench<'_> {
         }
         let mut tries = Vec::new();
         for number in from..from + self.settings.tries {
-            let (mut seen, mut more) = self.one(cell, number).await;
+            let (mut seen, mut more) = self.one(cell, number, 0).await;
             // One that says nothing is asked again: a phase that was missed, or a machine that had other work just then, is no answer. A phase
             // in which no head can be had without a token is missed every time.
             for again in 1..=AGAIN {
                 if !more || (cell.phase == Phase::Headers && seen.entered.is_none()) {
                     break;
                 }
-                (seen, more) = self.one(cell, number + again * AGAIN_FROM).await;
+                let why = seen.void.take();
+                (seen, more) = self.one(cell, number + again * AGAIN_FROM, again).await;
+                // A prompt that was made longer may be refused: what is missing is what was missing before.
+                if cell.phase == Phase::Prefill && seen.void.is_some() && more {
+                    seen.void = why;
+                }
             }
             let for_good = seen.void.is_some() && !more;
             tries.push(seen);

@@ -134,6 +134,8 @@ pub struct EngineSaw {
     pub prompt_after: Option<f64>,
     /// Steps that were computed after it.
     pub steps_after: Option<f64>,
+    /// When a slot was free for it, where it had waited.
+    pub turn_ms: Option<f64>,
     /// How often the engine was given it.
     pub asked: Option<f64>,
     /// Whether the engine was looked at between the trigger and the end.

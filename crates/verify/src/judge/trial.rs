@@ -71,12 +71,13 @@ pub struct Bench<'a> {
 }
 
 impl Bench<'_> {
-    /// Tries a cell once: what was seen, and whether another try may say more if this one says nothing.
-    pub(super) async fn one(&self, cell: Cell, number: u64) -> (Try, bool) {
+    /// Tries a cell once: what was seen, and whether another try may say more if this one says nothing. `again` is how often it was tried so
+    /// already: then a prompt is longer, and a queue lasts longer.
+    pub(super) async fn one(&self, cell: Cell, number: u64, again: u64) -> (Try, bool) {
         let id = format!("verify-{}-{}-{number}", cell.to_string().replace(['/', '='], "-"), self.settings.seed);
         let mut seen = Try { id: id.clone(), ..Try::default() };
         let patience = self.patience();
-        let missed = match tokio::time::timeout(patience, self.tried(cell, &id, &mut seen)).await {
+        let missed = match tokio::time::timeout(patience, self.tried(cell, &id, again, &mut seen)).await {
             Ok(Ok(())) => return (seen, false),
             Ok(Err(missed)) => missed,
             Err(_) => format!("it took longer than {patience:?}: patience_ms in --settings").into(),
@@ -86,7 +87,7 @@ impl Bench<'_> {
         (seen, missed.again)
     }
 
-    async fn tried(&self, cell: Cell, id: &str, seen: &mut Try) -> Result<(), Missed> {
+    async fn tried(&self, cell: Cell, id: &str, again: u64, seen: &mut Try) -> Result<(), Missed> {
         if cell.shared {
             self.alone().await?;
         }
@@ -102,12 +103,13 @@ impl Bench<'_> {
             fillers.take_neighbour(self.neighbour(&format!("{id}-filler-0")).await?);
         }
         if cell.phase == Phase::Queued {
-            self.fill(&mut fillers, id).await?;
+            // An engine that cannot be looked at meanwhile shows only what it did in the end.
+            self.fill(&mut fillers, id, again > 0 || !self.polls()).await?;
         }
         let is_idle = cell.trigger == Trigger::EdgeIdle;
         let own = match cell.phase {
             Phase::Prefill if is_idle => words(self.settings.seed, id, self.silent_words()),
-            Phase::Prefill => words(self.settings.seed, id, self.pace.long.map_or(16, |(count, _)| count)),
+            Phase::Prefill => words(self.settings.seed, id, self.long_words(again)),
             _ => words(self.settings.seed, id, 16),
         };
         let prompt = if cell.shared { self.sharing(&own) } else { own };
@@ -168,11 +170,18 @@ impl Bench<'_> {
         if filled.others > 0.0 {
             self.given(id, seen, left.at).await;
         }
+        self.turned_soon(seen.engine.as_ref())?;
         seen.record = self.record(id).await;
         if let Some(neighbour) = filled.neighbour {
             seen.neighbour = Some(self.beside(id, &unleft, neighbour).await?);
         }
         Ok(())
+    }
+
+    /// Words of a long prompt; twice as many each time that it is tried again.
+    fn long_words(&self, again: u64) -> usize {
+        let count = self.pace.long.map_or(16, |(count, _)| count);
+        count.saturating_mul(1 << again.min(8)).min(self.settings.prompt_words_max.max(count))
     }
 
     /// How often the engine was given a request that waited, by the tap in front of it: sums have other work in them, such as what a gateway

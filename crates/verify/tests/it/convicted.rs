@@ -260,3 +260,30 @@ async fn a_departure_that_races_with_the_end_and_loses_is_no_wrong_outcome() {
     assert_eq!((&report.cells[1].verdict, &report.cells[1].note), (&Verdict::Pass, &None), "{}", told(&report));
     assert_eq!(report.cells[1].seen[0].record.as_deref(), Some("cancelled/client_closed"));
 }
+
+/// An engine that sets its gauges behind a step counts a request late: a look that came too soon is followed by others, and by a longer prompt.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_prompt_that_is_counted_late_is_left_when_it_is() {
+    let engine = Scripted::start(Wrong::CountsBehind(2500)).await;
+    let settings = Settings { neighbours: 0, departures: 0, ..settings() };
+    let report = judged_by(&engine, &[PREFILL], &settings).await;
+    assert_eq!(report.cells[0].verdict, Verdict::Pass, "{}", told(&report));
+    assert_eq!(report.cells[0].seen[0].entered, Some(Source::Counters));
+}
+
+/// Dropping what waits may take as long as stopping what runs. A queue that is too short for that says nothing, and one that lasts is made.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_queue_is_judged_by_one_that_lasts_as_long_as_a_stop_may_take() {
+    const NEVER: u64 = u64::MAX / 2;
+    let settings = Settings { stop_ms: 600.0, neighbours: 0, departures: 0, ..settings() };
+    for (after_ms, fault) in [(300, None), (NEVER, Some(Fault::QueuedIsBegun))] {
+        let engine = Scripted::start(Wrong::SeesQueuedAfter(after_ms)).await;
+        let report = judged_by(&engine, &[QUEUED], &settings).await;
+        let expected: Vec<_> = fault.into_iter().map(|fault| ("queued/close/stream".to_owned(), fault)).collect();
+        assert_eq!(convictions(&report), expected, "{after_ms}: {}", told(&report));
+        assert_eq!(report.count("not proven"), 0, "{after_ms}: {}", told(&report));
+        let turn_ms = report.cells[0].seen[0].engine.as_ref().and_then(|saw| saw.turn_ms);
+        // Only a turn that came behind the time that is allowed convicts of a token or two.
+        assert!(fault.is_none() || turn_ms.is_some_and(|ms| ms >= settings.stop_ms), "{turn_ms:?}");
+    }
+}

@@ -60,6 +60,10 @@ pub enum Wrong {
     RefusesCancel,
     /// It refuses the departures by which it is looked what each of them leaves.
     RefusesDepartures,
+    /// Nothing is wrong: its gauges count a request behind so many words of its prompt, or all of it.
+    CountsBehind(usize),
+    /// What waits and was left is dropped so many milliseconds later; if its turn comes before, a token is made of it.
+    SeesQueuedAfter(u64),
 }
 
 pub const SLOTS: usize = 4;
@@ -84,6 +88,8 @@ struct Job {
     running: bool,
     /// Tokens until it ends, once it was left.
     left: Option<u64>,
+    /// When it was left, if it waited then and is dropped later.
+    left_at: Option<Instant>,
     out: mpsc::UnboundedSender<String>,
 }
 
@@ -107,6 +113,8 @@ struct World {
     records: BTreeMap<String, String>,
     /// How old gauges become, where they are set now and then; when they were set, and to what.
     gauges_last: Duration,
+    /// Words of a prompt behind which they count a request.
+    counted_behind: usize,
     gauges: Option<(Instant, [usize; 2])>,
 }
 
@@ -129,7 +137,8 @@ impl Scripted {
     pub async fn start_with(wrong: Wrong, gauges_last: Duration) -> Scripted {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
         let addr = listener.local_addr().expect("its address");
-        let world = Arc::new(Mutex::new(World { gauges_last, ..World::default() }));
+        let counted_behind = if let Wrong::CountsBehind(words) = wrong { words } else { 0 };
+        let world = Arc::new(Mutex::new(World { gauges_last, counted_behind, ..World::default() }));
         let mut tasks = JoinSet::new();
         let of = world.clone();
         tasks.spawn(async move {
@@ -193,7 +202,9 @@ impl World {
         }
         // One that waits and was left is gone at once, unless it is kept.
         if wrong != Wrong::KeepsQueued {
-            over.extend(self.jobs.iter().filter(|(_, job)| !job.running && job.left == Some(0)).map(|(number, _)| *number));
+            let after = Duration::from_millis(if let Wrong::SeesQueuedAfter(ms) = wrong { ms } else { 0 });
+            let is_dropped = |job: &Job| !job.running && (job.left == Some(0) || job.left_at.is_some_and(|at| at.elapsed() >= after));
+            over.extend(self.jobs.iter().filter(|(_, job)| is_dropped(job)).map(|(number, _)| *number));
         }
         for job in over.into_iter().filter_map(|number| self.jobs.remove(&number)) {
             let (kind, cause) = if job.made == job.asked { ("completed", "length") } else { ("cancelled", "client_closed") };
@@ -211,8 +222,8 @@ impl World {
         let (number, prompt) = (self.next, prompt.split(' ').count());
         let computed = if self.cached.contains(&text) && !self.cache_is_lost { prompt } else { 0 };
         let begins = body["messages"][0]["content"].as_str().unwrap_or_default().chars().take(BEGINNING).collect();
-        let (id, spoiled, running, left) = (id.to_owned(), false, false, None);
-        let job = Job { id, prompt, computed, asked, made: 0, text, begins, spoiled, running, left, out };
+        let (id, spoiled, running, left, left_at) = (id.to_owned(), false, false, None, None);
+        let job = Job { id, prompt, computed, asked, made: 0, text, begins, spoiled, running, left, left_at, out };
         self.jobs.insert(number, job);
         self.next += 1;
         self.asked += 1;
@@ -227,6 +238,7 @@ impl World {
             Wrong::NeverNotices | Wrong::NoticesAtWrite => return,
             Wrong::KeepsQueued if !job.running => return,
             Wrong::LateBy(tokens) => job.left = Some(tokens),
+            Wrong::SeesQueuedAfter(_) if !job.running => (job.left, job.left_at) = (Some(1), Some(Instant::now())),
             _ => job.left = Some(0),
         }
         let begins = job.begins.clone();
@@ -250,8 +262,9 @@ impl World {
 
     /// Running and waiting, as they are told.
     fn gauge(&mut self) -> [usize; 2] {
-        let running = self.jobs.values().filter(|job| job.running).count();
-        let now = [running, self.jobs.len() - running];
+        let running: Vec<&Job> = self.jobs.values().filter(|job| job.running).collect();
+        let counted = running.iter().filter(|job| job.computed >= self.counted_behind.min(job.prompt)).count();
+        let now = [counted, self.jobs.len() - running.len()];
         match self.gauges {
             Some((at, told)) if at.elapsed() < self.gauges_last => told,
             _ => self.gauges.insert((Instant::now(), now)).1,

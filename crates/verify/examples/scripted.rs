@@ -11,7 +11,7 @@ use std::process::ExitCode;
 use scripted::{PROFILE, Scripted, Wrong};
 
 /// A fault by its word.
-const FAULTS: [(&str, Wrong); 24] = [
+const FAULTS: [(&str, Wrong); 27] = [
     ("nothing", Wrong::Nothing),
     ("never-notices", Wrong::NeverNotices),
     ("notices-at-write", Wrong::NoticesAtWrite),
@@ -36,6 +36,9 @@ const FAULTS: [(&str, Wrong); 24] = [
     ("refuses-departures", Wrong::RefusesDepartures),
     ("counts-late", Wrong::CountsBehind(2500)),
     ("sees-queued-late", Wrong::SeesQueuedAfter(1000)),
+    ("gives-up-unread", Wrong::WritesMuch { gives_up: true }),
+    ("writes-on-unread", Wrong::WritesMuch { gives_up: false }),
+    ("leaves-second", Wrong::LeavesSecond),
 ];
 
 #[tokio::main]

@@ -52,6 +52,8 @@ pub enum By {
     /// A connection of its own.
     #[default]
     Http1,
+    /// The same through buffers of the kernel's that are as small as it lets them be, so that whoever writes soon feels that nobody reads.
+    Http1Narrow,
     /// The same with HTTP/2, so that a stream can be reset alone.
     Http2,
     /// `curl`, a process that can be killed.
@@ -129,10 +131,12 @@ impl Caller {
                 target.call(grpc::PATH, &ask.id, message, deadline)?
             }
             By::Http2 => target.over_http2(target.request(Method::POST, ask.path, Some(&ask.id), ask.body.to_string().into())?)?,
-            By::Http1 | By::Process => target.request(Method::POST, ask.path, Some(&ask.id), ask.body.to_string().into())?,
+            By::Http1 | By::Http1Narrow | By::Process => {
+                target.request(Method::POST, ask.path, Some(&ask.id), ask.body.to_string().into())?
+            }
         };
         let speaks = if matches!(ask.by, By::Http2 | By::Grpc(_)) { Speaks::Http2 } else { Speaks::Http1 };
-        let socket = target.connect(speaks).await?;
+        let socket = target.connect_by(speaks, ask.by == By::Http1Narrow).await?;
         let handle = socket2::SockRef::from(socket.socket()).try_clone()?;
         let (asked, driver);
         let mut kept = None;

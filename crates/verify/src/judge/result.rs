@@ -126,6 +126,11 @@ pub struct Try {
     pub entered: Option<Source>,
     /// Most tokens that it asked for, over all its answers.
     pub asked_tokens: u64,
+    /// Tokens that may be made for it though nobody reads them, and how long that may take: what buffers on the way hold, where a caller stopped
+    /// reading.
+    pub unread_tokens: u64,
+    /// See `unread_tokens`.
+    pub unread_ms: f64,
     /// What the caller saw.
     pub client: ClientSaw,
     /// What the taps saw, from the caller on.

@@ -51,6 +51,9 @@ pub struct Settings {
     pub idle_ms: u64,
     /// Longest wait for the lines of hops' logs when all is over, in milliseconds.
     pub log_wait_ms: u64,
+    /// Tokens that the first hop takes from the one behind it, or computes, for a caller that reads nothing: what its own buffers hold, and the
+    /// kernel's for a connection that takes little.
+    pub unread_tokens: u64,
     /// By what prompts and ids differ from run to run; 0 for another one each time.
     pub seed: u64,
 }
@@ -78,6 +81,7 @@ impl Default for Settings {
             memory_kib: 256.0,
             idle_ms: 0,
             log_wait_ms: 2000,
+            unread_tokens: 5000,
             seed: 0,
         }
     }
@@ -108,6 +112,7 @@ impl Settings {
         at_least("fillers_max", self.fillers_max as u64, 1)?;
         at_least("patience_ms", self.patience_ms, 1000)?;
         at_least("look_every_ms", self.look_every_ms, 1)?;
+        at_least("unread_tokens", self.unread_tokens, 1)?;
         if self.idle_ms > 0 {
             at_least("idle_ms", self.idle_ms, 100)?;
         }

@@ -11,13 +11,18 @@ use http::{HeaderName, HeaderValue, Method, Request, header};
 use http_body_util::{BodyExt, Full};
 use hyper::body::Incoming;
 use hyper_util::rt::TokioIo;
-use tokio::net::TcpStream;
+use tokio::net::{TcpSocket, TcpStream};
 use tokio::task::JoinHandle;
 
 use super::wire::{Secure, Speaks, Wire};
 
 /// Longest answer of a request that is no stream, in bytes.
 pub(super) const ANSWER_BYTES_MAX: usize = 64 << 20;
+
+/// What a narrow connection's receiving side holds, in bytes; the kernel makes twice as much of it.
+const NARROW_BYTES: usize = 4096;
+/// Bytes of its segments.
+const NARROW_SEGMENT_BYTES: u32 = 536;
 
 /// Where a stack is asked, and with what.
 #[derive(Clone, Debug)]
@@ -98,9 +103,14 @@ impl Target {
     }
 
     pub(super) async fn connect(&self, speaks: Speaks) -> std::io::Result<Wire> {
+        self.connect_by(speaks, false).await
+    }
+
+    /// A connection; through a narrow one little passes that nobody reads.
+    pub(super) async fn connect_by(&self, speaks: Speaks, narrow: bool) -> std::io::Result<Wire> {
         let late = |_| std::io::Error::new(std::io::ErrorKind::TimedOut, format!("no connection within {:?}", self.patience));
         let all = async {
-            let socket = TcpStream::connect(&self.authority).await?;
+            let socket = if narrow { narrow_socket(&self.authority).await? } else { TcpStream::connect(&self.authority).await? };
             socket.set_nodelay(true)?;
             match &self.secure {
                 None => Ok(Wire::Plain(socket)),
@@ -186,6 +196,24 @@ impl Target {
         };
         tokio::time::timeout(self.patience, all).await.unwrap_or(Err(CallerError::Late))
     }
+}
+
+/// A connection whose receiving side takes little, and whose segments are small: the other side's buffer grows with what it may have under way,
+/// and with their size, which over loopback is 64 KiB else.
+async fn narrow_socket(authority: &str) -> std::io::Result<TcpStream> {
+    let mut failed = std::io::Error::new(std::io::ErrorKind::NotFound, format!("{authority} has no address"));
+    for address in tokio::net::lookup_host(authority).await? {
+        let socket = if address.is_ipv4() { TcpSocket::new_v4()? } else { TcpSocket::new_v6()? };
+        // Both are told to the other side when the connection is made.
+        let handle = socket2::SockRef::from(&socket);
+        handle.set_recv_buffer_size(NARROW_BYTES)?;
+        handle.set_tcp_mss(NARROW_SEGMENT_BYTES)?;
+        match socket.connect(address).await {
+            Ok(socket) => return Ok(socket),
+            Err(why) => failed = why,
+        }
+    }
+    Err(failed)
 }
 
 /// Why a caller got no answer.

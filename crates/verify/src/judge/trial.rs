@@ -23,8 +23,10 @@ use super::watch::{Cpu, Held, client};
 
 /// Tokens that are left at one near the end.
 pub(super) const NEAR: u64 = 3;
-/// Tokens whose events no buffers on the way hold: 4 MiB at each side of a connection, 200 bytes an event.
+/// Tokens whose events the buffers between two hops do not hold: 4 MiB at each side of a connection, 400 bytes an event.
 const BUFFERED_TOKENS: u64 = 20_000;
+/// How many times as long as what may be made unread an answer has to be, so that an engine that goes on is told from one that does not.
+const UNREAD_TIMES: u64 = 2;
 /// Looks in a row that must not count a request for it to be gone.
 pub(super) const GONE_LOOKS: usize = 2;
 /// Answers that a try may wait for, one after the other: fillers, and what they leave waiting.
@@ -121,6 +123,7 @@ impl Bench<'_> {
         }
         ask.by = match cell.trigger {
             Trigger::StreamReset => By::Http2,
+            Trigger::StopReading => By::Http1Narrow,
             Trigger::Kill => By::Process,
             Trigger::GrpcCancel | Trigger::GrpcDeadline => By::Grpc(self.deadline(cell)),
             _ => By::Http1,
@@ -131,6 +134,10 @@ impl Bench<'_> {
             ask.body[field] = u64::try_from(left.as_millis()).unwrap_or(u64::MAX).into();
         }
         seen.asked_tokens = if lasts { tokens } else { self.pace.tokens } * u64::from(cell.n);
+        if cell.trigger == Trigger::StopReading {
+            seen.unread_tokens = self.unread_tokens();
+            seen.unread_ms = self.pace.gap.as_secs_f64() * 1e3 * seen.unread_tokens as f64;
+        }
         let mut caller = Caller::ask(&self.stack.target, ask).await.map_err(|e| format!("it could not be sent: {e}"))?;
         seen.entered = self.enter(cell, &mut caller, &fillers).await?;
         let beside = fillers.neighbour_read();
@@ -218,8 +225,9 @@ impl Bench<'_> {
             (_, Trigger::ClientDeadline) if profile.is_none_or(|profile| profile.deadline.is_none()) => {
                 not_applicable("the stack has no deadline of a request's own that its profile knows")
             }
-            (_, Trigger::StopReading) if self.settings.max_tokens < BUFFERED_TOKENS => {
-                not_proven("an answer of so few tokens fits into the buffers on the way: --max-tokens 20000 would not")
+            (_, Trigger::StopReading) if self.settings.max_tokens < self.unread_tokens() * UNREAD_TIMES => {
+                let tokens = self.unread_tokens() * UNREAD_TIMES;
+                not_proven(&format!("an answer of so few tokens fits into the buffers on the way: --max-tokens {tokens} would not"))
             }
             (_, Trigger::EdgeIdle) => self.never_idle(cell),
             (_, Trigger::GrpcCancel | Trigger::GrpcDeadline) if profile.is_none_or(|profile| profile.grpc.is_none()) => {
@@ -227,6 +235,12 @@ impl Bench<'_> {
             }
             _ => None,
         }
+    }
+
+    /// Tokens that may be made for a caller that reads nothing: what the first hop's buffers hold, and those between it and the engine.
+    fn unread_tokens(&self) -> u64 {
+        let behind = self.stack.way.hops.len().saturating_sub(1).max(self.stack.taps.len());
+        self.settings.unread_tokens + BUFFERED_TOKENS * behind as u64
     }
 
     /// The field of a request's own deadline.

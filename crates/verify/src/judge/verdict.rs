@@ -131,6 +131,9 @@ fn find(cell: Cell, seen: &Try, tolerance: &Tolerance, way: &Way) -> Finding {
         let why = format!("a caller that closed its sending side alone, and still read, was taken for one that left: {cut}");
         return plain(fail(Fault::WantedIsCancelled, why), vec![Source::Client]);
     }
+    // What buffers on the way take is made for nobody, and is no work that went on.
+    let (tokens, stop_ms) = (tolerance.tokens + seen.unread_tokens as f64, tolerance.stop_ms + seen.unread_ms);
+    let tolerance = &Tolerance { tokens, stop_ms, ..*tolerance };
     let work = Work::of(seen, way, tolerance);
     let verdict = match (beside(seen), work.verdict(cell, seen, tolerance)) {
         (Some(fault), _) => fault,

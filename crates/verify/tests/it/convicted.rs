@@ -287,3 +287,38 @@ async fn a_queue_is_judged_by_one_that_lasts_as_long_as_a_stop_may_take() {
         assert!(fault.is_none() || turn_ms.is_some_and(|ms| ms >= settings.stop_ms), "{turn_ms:?}");
     }
 }
+
+/// Who stops reading is felt soon, for its side of the connection takes little; what buffers took is no work that went on.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_caller_that_stops_reading_is_given_up_or_is_not() {
+    let stops = Cell::new(Phase::EarlyDecode, Trigger::StopReading);
+    let settings = Settings { max_tokens: 400, unread_tokens: 150, neighbours: 0, departures: 0, ..settings() };
+    for (gives_up, fault) in [(true, None), (false, Some(Fault::NeverStops))] {
+        let engine = Scripted::start(Wrong::WritesMuch { gives_up }).await;
+        let report = judged_by(&engine, &[stops], &settings).await;
+        let expected: Vec<_> = fault.into_iter().map(|fault| ("early/stop-reading/stream".to_owned(), fault)).collect();
+        assert_eq!(convictions(&report), expected, "{gives_up}: {}", told(&report));
+        assert_eq!(report.cells[0].verdict == Verdict::Pass, gives_up, "{}", told(&report));
+    }
+    let engine = Scripted::start(Wrong::Nothing).await;
+    let report = judged_by(&engine, &[stops], &Settings { unread_tokens: 201, ..settings }).await;
+    let Verdict::NotProven { missing } = &report.cells[0].verdict else { panic!("{}", told(&report)) };
+    assert!(missing.contains("--max-tokens 402"), "{missing}");
+}
+
+// contract: C-31
+#[tokio::test(flavor = "multi_thread")]
+async fn a_request_with_two_answers_ends_with_both() {
+    let two = Cell { n: 2, ..EARLY };
+    let settings = Settings { neighbours: 0, departures: 0, tokens: 16.0, ..settings() };
+    let engine = Scripted::start(Wrong::Nothing).await;
+    let report = judged_by(&engine, &[two, two.whole(), Cell { n: 2, ..LATE }], &settings).await;
+    assert!(report.cells.iter().all(|of| of.verdict == Verdict::Pass), "{}", told(&report));
+    assert!(report.cells.iter().all(|of| of.seen[0].asked_tokens == 200), "{}", told(&report));
+    let engine = Scripted::start(Wrong::LeavesSecond).await;
+    let report = judged_by(&engine, &[EARLY, two], &settings).await;
+    assert_eq!(convictions(&report), [("early/close/stream/n=2".to_owned(), Fault::StopsLate)], "{}", told(&report));
+    let engine = Scripted::start(Wrong::NeverNotices).await;
+    let report = judged_by(&engine, &[two], &settings).await;
+    assert_eq!(convictions(&report), [("early/close/stream/n=2".to_owned(), Fault::NeverStops)], "{}", told(&report));
+}

@@ -64,6 +64,12 @@ pub enum Wrong {
     CountsBehind(usize),
     /// What waits and was left is dropped so many milliseconds later; if its turn comes before, a token is made of it.
     SeesQueuedAfter(u64),
+    /// Its events are long, and what it cannot write for a while it gives up, or does not.
+    WritesMuch {
+        gives_up: bool,
+    },
+    /// Of a request with several answers the first alone ends when it is left.
+    LeavesSecond,
 }
 
 pub const SLOTS: usize = 4;
@@ -72,6 +78,9 @@ const CHUNK: usize = 16;
 const STEP: Duration = Duration::from_millis(2);
 /// Characters at the beginning of two prompts by which they share it.
 const BEGINNING: usize = 300;
+/// Bytes that make an event long, and how long one may be written before the caller is given up.
+const PADDING: usize = 2000;
+const STALLED: Duration = Duration::from_millis(100);
 /// Slow steps after a departure, where departures are felt.
 const SLOW_STEPS: u32 = 100;
 
@@ -80,6 +89,8 @@ struct Job {
     prompt: usize,
     computed: usize,
     asked: u64,
+    /// Answers that are made at once.
+    n: u64,
     made: u64,
     text: u64,
     /// How its prompt begins.
@@ -90,7 +101,7 @@ struct Job {
     left: Option<u64>,
     /// When it was left, if it waited then and is dropped later.
     left_at: Option<Instant>,
-    out: mpsc::UnboundedSender<String>,
+    out: mpsc::UnboundedSender<(u64, String)>,
 }
 
 #[derive(Default)]
@@ -183,14 +194,14 @@ impl World {
                 continue;
             }
             job.made += 1;
-            self.generated += 1;
+            self.generated += job.n;
             job.text = job.text.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
             let mut word = if std::mem::take(&mut job.spoiled) { 0 } else { job.text >> 48 };
             if self.corrupt && job.left.is_none() {
                 self.corrupt = false;
                 word = 0;
             }
-            let gone = job.out.send(format!("w{word} ")).is_err();
+            let gone = (0..job.n).any(|index| job.out.send((index, format!("w{word} "))).is_err());
             if gone && wrong == Wrong::NoticesAtWrite {
                 over.push(*number);
                 continue;
@@ -214,16 +225,16 @@ impl World {
         self.slow > 0
     }
 
-    fn ask(&mut self, id: &str, body: &Value) -> (u64, mpsc::UnboundedReceiver<String>) {
+    fn ask(&mut self, id: &str, body: &Value) -> (u64, mpsc::UnboundedReceiver<(u64, String)>) {
         let (out, tokens) = mpsc::unbounded_channel();
         let prompt = body["messages"][0]["content"].as_str().unwrap_or_default();
         let text = prompt.bytes().fold(7_u64, |hash, byte| hash.wrapping_mul(31).wrapping_add(byte.into()));
-        let asked = body["max_tokens"].as_u64().unwrap_or(16);
+        let (asked, n) = (body["max_tokens"].as_u64().unwrap_or(16), body["n"].as_u64().unwrap_or(1));
         let (number, prompt) = (self.next, prompt.split(' ').count());
         let computed = if self.cached.contains(&text) && !self.cache_is_lost { prompt } else { 0 };
         let begins = body["messages"][0]["content"].as_str().unwrap_or_default().chars().take(BEGINNING).collect();
         let (id, spoiled, running, left, left_at) = (id.to_owned(), false, false, None, None);
-        let job = Job { id, prompt, computed, asked, made: 0, text, begins, spoiled, running, left, left_at, out };
+        let job = Job { id, prompt, computed, asked, n, made: 0, text, begins, spoiled, running, left, left_at, out };
         self.jobs.insert(number, job);
         self.next += 1;
         self.asked += 1;
@@ -237,6 +248,7 @@ impl World {
         match wrong {
             Wrong::NeverNotices | Wrong::NoticesAtWrite => return,
             Wrong::KeepsQueued if !job.running => return,
+            Wrong::LeavesSecond if job.n > 1 => job.n -= 1,
             Wrong::LateBy(tokens) => job.left = Some(tokens),
             Wrong::SeesQueuedAfter(_) if !job.running => (job.left, job.left_at) = (Some(1), Some(Instant::now())),
             _ => job.left = Some(0),
@@ -369,13 +381,15 @@ async fn connection(mut socket: TcpStream, world: &Mutex<World>, wrong: Wrong) -
 async fn answer(
     mut socket: TcpStream,
     world: &Mutex<World>,
-    (number, mut tokens): (u64, mpsc::UnboundedReceiver<String>),
+    (number, mut tokens): (u64, mpsc::UnboundedReceiver<(u64, String)>),
     body: &Value,
     wrong: Wrong,
 ) -> std::io::Result<()> {
     let streaming = body["stream"] == true;
     let prompt = body["messages"][0]["content"].as_str().unwrap_or_default().split(' ').count();
-    let (mut all, mut count, mut begun, mut half) = (String::new(), 0_u64, false, false);
+    let n = body["n"].as_u64().unwrap_or(1);
+    let (mut all, mut count, mut begun, mut half) = (vec![String::new(); usize::try_from(n).unwrap_or(1)], 0_u64, false, false);
+    let padding = if matches!(wrong, Wrong::WritesMuch { .. }) { "x".repeat(PADDING) } else { String::new() };
     loop {
         let mut byte = [0; 1];
         let token = tokio::select! {
@@ -393,21 +407,24 @@ async fn answer(
             }
             token = tokens.recv() => token,
         };
-        let Some(token) = token else { break };
+        let Some((index, token)) = token else { break };
         count += 1;
-        all.push_str(&token);
+        all[usize::try_from(index).unwrap_or(0)].push_str(&token);
         if streaming {
             let head = if begun { "" } else { "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\nconnection: close\r\n\r\n" };
             begun = true;
-            let chunk = json!({"choices": [{"index": 0, "delta": {"content": token}}]});
+            let chunk = json!({"choices": [{"index": index, "delta": {"content": token}}], "padding": padding});
+            let event = format!("{head}data: {chunk}\n\n");
+            let gives_up = wrong == Wrong::WritesMuch { gives_up: true };
+            let written = tokio::time::timeout(if gives_up { STALLED } else { Duration::MAX }, socket.write_all(event.as_bytes())).await;
             // A caller that has reset its connection may be met here first.
-            if socket.write_all(format!("{head}data: {chunk}\n\n").as_bytes()).await.is_err() {
+            if !written.is_ok_and(|written| written.is_ok()) {
                 held(world).leave(number, body, wrong);
                 return Ok(());
             }
         }
     }
-    if count < body["max_tokens"].as_u64().unwrap_or(16) {
+    if count < body["max_tokens"].as_u64().unwrap_or(16) * n {
         return Ok(());
     }
     let usage = json!({"prompt_tokens": prompt, "completion_tokens": count});
@@ -415,7 +432,8 @@ async fn answer(
         let last = json!({"choices": [], "usage": usage});
         socket.write_all(format!("data: {last}\n\ndata: [DONE]\n\n").as_bytes()).await
     } else {
-        let whole = json!({"choices": [{"index": 0, "message": {"content": all}, "finish_reason": "length"}], "usage": usage});
+        let choice = |(index, said): (usize, &String)| json!({"index": index, "message": {"content": said}, "finish_reason": "length"});
+        let whole = json!({"choices": all.iter().enumerate().map(choice).collect::<Vec<_>>(), "usage": usage});
         reply(&mut socket, "200 OK", &whole.to_string()).await
     }
 }

@@ -9,6 +9,7 @@
 //! life or about another attempt than the current one changes nothing.
 // contract: C-3 C-7 C-8 C-9 C-22
 
+mod anew;
 mod dismissed;
 mod fingerprint;
 mod leaving;
@@ -156,16 +157,6 @@ impl<R: Rules> Dispatch<R> {
         effects
     }
 
-    /// Whether the policy allows an attempt after this one.
-    fn may_follow(&self, attempt: u32) -> bool {
-        attempt.saturating_sub(self.first).saturating_sub(self.unbegun) <= self.config.redispatch_max
-    }
-
-    /// Whether one more that was never begun costs none of the attempts that the policy allows.
-    fn is_free(&self) -> bool {
-        self.unbegun < self.config.unbegun_max
-    }
-
     /// Somebody no longer wants it, for this cause, or it is turned away.
     // contract: C-8 C-24
     pub fn want(&mut self, cause: Cause, now: Time) -> Effects {
@@ -255,26 +246,6 @@ impl<R: Rules> Dispatch<R> {
             }
         }
         effects
-    }
-
-    /// Whether a further attempt could take the place of this one: nothing was delivered, and the policy allows it.
-    fn may_begin_anew(&self) -> bool {
-        self.is_untouched() && self.may_follow(self.call.attempt())
-    }
-
-    /// Whether nothing of it was delivered, so that another worker could begin it anew.
-    fn is_untouched(&self) -> bool {
-        !self.told && !self.dismissed && self.work.is_some()
-    }
-
-    /// An attempt is over and the run is not.
-    fn wait_if_it_does(&mut self, now: Time, effects: &mut Effects) {
-        if self.is_waiting() && self.place.take().is_some() {
-            self.usage = Usage::default();
-            self.ended = None;
-            self.queue = Deadline::from_left(now, self.config.queue_deadline, Cause::QueueDeadline);
-            effects.push(DispatchEffect::Wait);
-        }
     }
 
     /// A life of a worker is over for good: it was fenced by a newer one, or by its lease. `may_wait` says that another worker is here or may

@@ -134,6 +134,7 @@ pub(crate) struct Calls {
     draining: AtomicBool,
     /// Messages of another incarnation than the worker's: they changed nothing (C-3).
     pub(crate) foreign: AtomicU64,
+    pub(crate) films: Mutex<crate::moments::Films>,
 }
 
 impl Calls {
@@ -152,6 +153,7 @@ impl Calls {
             live: watch::Sender::new(0),
             draining: AtomicBool::new(false),
             foreign: AtomicU64::new(0),
+            films: Mutex::default(),
         }
     }
 

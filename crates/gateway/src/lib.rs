@@ -24,6 +24,7 @@ mod joining;
 mod keeping;
 mod keys;
 mod links;
+mod moments;
 mod outside;
 mod pulse;
 mod quiet;
@@ -50,6 +51,7 @@ pub use config::{GatewayConfig, KeepConfig, OutsideConfig};
 pub use ear::Ear;
 pub use http::forward::prompts;
 pub use keys::{KEYS_MAX, Key, Keys, SECRET_MAX_LEN, SECRET_MIN_LEN, SecretDigest};
+pub use moments::MomentsConfig;
 pub use outside::{HookEvent, UrlPrefixes, Webhook, Webhooks};
 pub use wire::{Connecting, Identity, Network, System, WireConfig, drain, link, link_over};
 

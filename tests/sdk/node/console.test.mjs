@@ -53,9 +53,10 @@ async function open(t, { server = SERVER, viewport = WIDE, colorScheme = "light"
   return page;
 }
 
-/** A stream that is read until it is left, or ended. */
-function stream(id, more = {}) {
+/** A stream that is read until it is left, or ended; at the test's end in any case. */
+function stream(t, id, more = {}) {
   const controller = new AbortController();
+  t.after(() => controller.abort());
   const headers = { "Content-Type": "application/json", "X-Request-Id": id };
   const body = JSON.stringify(ask({ stream: true, ...more }));
   const over = (async () => {
@@ -84,7 +85,7 @@ async function shows(what, read, wanted) {
 test("a run appears while it lives, its blocks are lit, and it is cancelled only when that is confirmed", async (t) => {
   const page = await open(t);
   const id = runId();
-  const caller = stream(id);
+  const caller = stream(t, id);
   await reached(id, "decoding");
   await row(page, id).waitFor();
   await shows("the run's state", () => row(page, id).locator(".badge").innerText(), (word) => word === "decoding");
@@ -109,7 +110,7 @@ test("a run appears while it lives, its blocks are lit, and it is cancelled only
 
 test("a run that its caller left is drawn as its record says, over time and over steps", async (t) => {
   const id = runId();
-  const caller = stream(id);
+  const caller = stream(t, id);
   await reached(id, "decoding");
   caller.leave();
   const run = await released(id);
@@ -139,7 +140,7 @@ test("a run that its caller left is drawn as its record says, over time and over
 });
 
 test("the map's cells are the account's blocks", async (t) => {
-  const caller = stream(runId(), { max_tokens: 40 });
+  const caller = stream(t, runId(), { max_tokens: 40 });
   await caller.over;
   const page = await open(t);
   const kv = await shows("rest", () => get("/v1/kv/blocks"), ({ active, draining }) => active + draining === 0);
@@ -149,14 +150,17 @@ test("the map's cells are the account's blocks", async (t) => {
     page.evaluate((total) => {
       const canvas = document.querySelector("#cells");
       const style = getComputedStyle(document.querySelector("#map"));
-      const ink = document.createElement("canvas").getContext("2d");
+      const ink = document.createElement("canvas").getContext("2d", { willReadFrequently: true });
       const colour = (value) => {
         ink.fillStyle = value;
         ink.fillRect(0, 0, 1, 1);
         return [...ink.getImageData(0, 0, 1, 1).data].join();
       };
       const states = Object.fromEntries(["free", "active", "cached", "draining", "quarantined"].map((state) => [colour(style.getPropertyValue(`--kv-${state}`)), state]));
-      const { data, width } = canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height);
+      // A copy: whoever reads the canvas itself again and again is warned of that.
+      const copy = Object.assign(document.createElement("canvas"), { width: canvas.width, height: canvas.height }).getContext("2d", { willReadFrequently: true });
+      copy.drawImage(canvas, 0, 0);
+      const { data, width } = copy.getImageData(0, 0, canvas.width, canvas.height);
       const cell = Number(canvas.dataset.cell);
       const columns = canvas.width / cell;
       return Array.from({ length: total }, (_, block) => {
@@ -183,7 +187,7 @@ test("the map's cells are the account's blocks", async (t) => {
 test("the scrubber goes back to how the blocks stood", async (t) => {
   const page = await open(t);
   const id = runId();
-  const caller = stream(id, { max_tokens: 200 });
+  const caller = stream(t, id, { max_tokens: 200 });
   await reached(id, "decoding");
   const held = await shows("a moment with the run's blocks", async () => {
     const { workers } = await get("/v1/kv/moments");
@@ -210,29 +214,29 @@ test("the scrubber goes back to how the blocks stood", async (t) => {
 
 test("filters by state, cause and id", async (t) => {
   const ids = [runId(), runId()];
-  const [left, done] = [stream(ids[0]), stream(ids[1], { max_tokens: 3, ignore_eos: true })];
+  const [left, done] = [stream(t, ids[0]), stream(t, ids[1], { max_tokens: 3, ignore_eos: true })];
   await reached(ids[0], "decoding");
   left.leave();
   await done.over;
   for (const id of ids) await released(id);
   const page = await open(t);
   for (const id of ids) await row(page, id).waitFor();
-  await page.getByLabel("Cause").selectOption("length");
+  await page.getByRole("combobox", { name: "Cause", exact: true }).selectOption("length");
   await row(page, ids[0]).waitFor({ state: "detached" });
   await row(page, ids[1]).waitFor();
-  await page.getByLabel("Cause").selectOption("");
+  await page.getByRole("combobox", { name: "Cause", exact: true }).selectOption("");
   await row(page, ids[0]).waitFor();
-  await page.getByLabel("Id").fill(ids[0].slice(-12));
+  await page.getByRole("searchbox", { name: "Id", exact: true }).fill(ids[0].slice(-12));
   await row(page, ids[1]).waitFor({ state: "detached" });
   assert.equal(await page.locator("#runs-table tbody tr").count(), 1);
-  await page.getByLabel("Id").fill("");
-  await page.getByLabel("State").selectOption("live");
+  await page.getByRole("searchbox", { name: "Id", exact: true }).fill("");
+  await page.getByRole("combobox", { name: "State", exact: true }).selectOption("live");
   await page.getByText("No run is like that.").waitFor();
 });
 
 test("everything is reached by the keyboard, in the order of the page", async (t) => {
   const id = runId();
-  await stream(id, { max_tokens: 3 }).over;
+  await stream(t, id, { max_tokens: 3 }).over;
   const page = await open(t);
   await row(page, id).waitFor();
   const order = [];
@@ -246,10 +250,11 @@ test("everything is reached by the keyboard, in the order of the page", async (t
   await shows("the chosen run", () => text(page, "#run-title"), (title) => title.startsWith("Run "));
   // The dialog keeps the focus, gives it back, and Escape means no.
   const other = runId();
-  const caller = stream(other);
+  const caller = stream(t, other);
   await reached(other, "decoding");
   await row(page, other).getByRole("button").focus();
   await page.keyboard.press("Enter");
+  await page.locator("#cancel").waitFor();
   await page.locator("#cancel").focus();
   await page.keyboard.press("Enter");
   assert.equal(await page.evaluate(() => document.activeElement.innerText), "Let it run", "what harms nobody has the focus");
@@ -264,7 +269,7 @@ for (const colorScheme of ["light", "dark"]) {
   for (const viewport of [WIDE, NARROW]) {
     test(`${colorScheme}, ${viewport.width} pixels wide: nothing is cut off, and words can be read`, async (t) => {
       const id = runId();
-      const caller = stream(id);
+      const caller = stream(t, id);
       await reached(id, "decoding");
       caller.leave();
       await released(id);
@@ -391,7 +396,7 @@ test("a server with keys is asked with the key that somebody types, which is kep
   await use(SECRETS.op);
   await row(page, "run-of-two").waitFor();
   await row(page, "run-of-one").waitFor();
-  await page.getByLabel("Tenant").selectOption("two");
+  await page.getByRole("combobox", { name: "Tenant", exact: true }).selectOption("two");
   await row(page, "run-of-one").waitFor({ state: "detached" });
   await row(page, "run-of-two").click();
   await page.locator("#run-body .lanes").waitFor();

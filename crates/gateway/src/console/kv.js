@@ -142,23 +142,26 @@ export class KvPanel {
     ].filter(Boolean));
   }
 
-  /** What was where over the last minutes, as bands; free blocks are the empty part. */
+  /** What was where over the last minutes, as bands as high as the most that were in use; free blocks are the empty part. */
   history(at) {
     const { moments } = this;
     const what = `${moments[0].moment} ${moments.at(-1).moment} ${at}`;
     redraw($("history"), what, () => {
-      const total = BLOCK_STATES.reduce((sum, state) => sum + moments[0][state], 0) || 1;
+      const total = BLOCK_STATES.reduce((sum, state) => sum + moments[0][state], 0);
+      const most = moments.reduce((most, moment) => Math.max(most, total - moment.free), 0);
+      const top = Math.max(1, most);
       // As the scrubber below: a moment has its place by its number.
       const x = (i) => (moments.length < 2 ? WIDTH : (i / (moments.length - 1)) * WIDTH);
       const below = moments.map(() => 0);
       const bands = BLOCK_STATES.filter((state) => state !== "free").map((state) => {
-        const bottom = moments.map((_, i) => `${x(i).toFixed(1)},${y(below[i], total)}`);
+        const bottom = moments.map((_, i) => `${x(i).toFixed(1)},${y(below[i], top)}`);
         moments.forEach((moment, i) => (below[i] += moment[state]));
-        const top = moments.map((_, i) => `${x(i).toFixed(1)},${y(below[i], total)}`);
-        return s("polygon", { class: state, points: [...bottom, ...top.reverse()].join(" ") });
+        const above = moments.map((_, i) => `${x(i).toFixed(1)},${y(below[i], top)}`);
+        return s("polygon", { class: state, points: [...bottom, ...above.reverse()].join(" ") });
       });
       const line = s("line", { class: "at", x1: x(at), x2: x(at), y1: 0, y2: HISTORY_HEIGHT });
-      const most = moments.reduce((most, moment) => Math.max(most, total - moment.free), 0);
+      const since = long(Math.max(0, this.now - moments[0].at_ms));
+      say($("peak"), `at most ${count(most)} of ${count(total)} in use in the last ${since}`);
       const label = `Blocks that are not free, over ${plural(moments.length, "moment")}: at most ${count(most)} of ${count(total)}`;
       return s("svg", { viewBox: `0 0 ${WIDTH} ${HISTORY_HEIGHT}`, preserveAspectRatio: "none", role: "img", "aria-label": label }, ...bands, line);
     });
@@ -202,4 +205,4 @@ export class KvPanel {
   }
 }
 
-const y = (blocks, total) => (HISTORY_HEIGHT * (1 - blocks / total)).toFixed(1);
+const y = (blocks, most) => (HISTORY_HEIGHT * (1 - blocks / most)).toFixed(1);

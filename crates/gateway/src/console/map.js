@@ -122,10 +122,10 @@ export class BlockMap {
   /** What each cell should look like; the drawing follows in the browser's frames. */
   colour() {
     if (!this.moment || !this.want) return;
-    const looks = this.moment.kinds.map(({ state, owners }) => {
-      const lit = this.run !== null && owners.some((owner) => mine(owner, this.run));
-      return BLOCK_STATES.indexOf(state) | (lit ? LIT : this.run !== null ? DIMMED : 0);
-    });
+    const lit = this.moment.kinds.map(({ owners }) => this.run !== null && owners.some((owner) => mine(owner, this.run)));
+    // A run that owns nothing leaves the others as they are.
+    const rest = lit.includes(true) ? DIMMED : 0;
+    const looks = this.moment.kinds.map(({ state }, i) => BLOCK_STATES.indexOf(state) | (lit[i] ? LIT : rest));
     for (let block = 0; block < this.total; block++) this.want[block] = looks[this.kinds[block]];
     this.from = 0;
     this.due ??= requestAnimationFrame(() => this.draw());

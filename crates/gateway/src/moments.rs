@@ -230,7 +230,7 @@ impl Calls {
             }
             films.looked = Some(began);
         }
-        let sums = self.snapshots(false).await;
+        let sums = self.own_snapshots(false).await;
         let moved = {
             let mut films = self.films();
             films.by_worker.retain(|name, _| sums.iter().any(|cut| cut.name == *name));
@@ -238,7 +238,7 @@ impl Calls {
             sums.iter().any(|cut| cut.snapshot.as_ref().is_some_and(|sum| !is_still(cut, sum)))
         };
         if moved {
-            for cut in self.snapshots(true).await {
+            for cut in self.own_snapshots(true).await {
                 let Some(snapshot) = cut.snapshot else { continue };
                 let at_ms = self.calendar_ms();
                 let mut films = self.films();

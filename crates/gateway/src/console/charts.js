@@ -1,7 +1,7 @@
 // Two charts over the runs that ended last: what was computed for nobody, and how long each part of the way from leaving to release took.
 
 import { $, h, redraw, s, say } from "./dom.js";
-import { clock, count, percent, plural, quantile, span } from "./format.js";
+import { clock, count, long, percent, plural, quantile, span } from "./format.js";
 import { endedAt } from "./runs.js";
 import { WASTE_MAX } from "./health.js";
 
@@ -19,6 +19,7 @@ const WAYS = [
 ];
 /** The scale of latencies: 10 µs to 10 s. */
 const LOG = [-2, 4];
+const POWER_LABEL = 48;
 
 const generated = (run) => (run.tokens?.generated ?? 0) + (run.tokens?.prompt ?? 0) - (run.tokens?.cached_prompt ?? 0);
 const inVain = (run) => (run.tokens?.after_disconnect ?? 0) + (run.tokens?.prompt_computed_after_disconnect ?? 0);
@@ -30,10 +31,13 @@ export function ratio(runs) {
   return { runs: known.length, tokens: sum(generated), wasted: sum(inVain) };
 }
 
-export function drawWaste(runs, width) {
+export function drawWaste(runs, windows, width) {
   const known = runs.filter((run) => run.tokens?.generated !== undefined && run.created_ms);
   const { tokens, wasted } = ratio(known);
-  say($("waste-sum"), known.length ? `${percent(tokens ? wasted / tokens : 0)} of ${plural(tokens, "token")} in the last ${plural(known.length, "ended run")}` : "");
+  const share = known.length ? `${percent(tokens ? wasted / tokens : 0)} of ${plural(tokens, "token")} in the last ${plural(known.length, "ended run")}` : null;
+  const window = windows && windows.window !== null ? `${percent(windows.window)} of the last ${long(1000 * windows.seconds)}` : null;
+  const total = windows && windows.total !== null ? `${percent(windows.total)} since the start` : null;
+  say($("waste-sum"), [window, total, share].filter(Boolean).join(" · "));
   const cancelled = known.filter(({ outcome }) => ["cancelled", "expired"].includes(outcome?.kind));
   redraw($("waste-body"), JSON.stringify([known[0]?.id, known.length, tokens, wasted, width]), () => {
     if (!known.length) return h("p", { class: "none", text: "No run has ended yet." });
@@ -106,7 +110,9 @@ export function drawBoundaries(runs, width) {
   say($("boundaries-sum"), left.length ? `${plural(left.length, "run")} that somebody left, or that was cancelled` : "");
   redraw($("boundaries-body"), JSON.stringify([left[0]?.run.id, left.length, width]), () => {
     if (!left.length) return h("p", { class: "none", text: "Nobody has left yet." });
-    return [strips(left, width), numbers(left)];
+    const marks = [["dot", "a run"], ["p50", "median"], ["p95", "p95: 95 of 100 are quicker"]];
+    const legend = h("ul", { class: "legend small" }, ...marks.map(([kind, text]) => h("li", {}, h("i", { class: `key ${kind}` }), text)));
+    return [strips(left, width), legend, numbers(left)];
   });
 }
 
@@ -122,11 +128,12 @@ function strips(left, width) {
   const x = (ms) => names + Math.max(0, Math.min(1, (Math.log10(Math.max(ms, 1e-9)) - LOG[0]) / (LOG[1] - LOG[0]))) * inner;
   const height = WAYS.length * row + 20;
   const parts = [];
+  const every = inner / (LOG[1] - LOG[0]) < POWER_LABEL ? 2 : 1;
   for (let power = LOG[0]; power <= LOG[1]; power++) {
     const at = x(10 ** power);
     const text = power < 0 ? `${10 ** (power + 3)} µs` : power < 3 ? `${10 ** power} ms` : `${10 ** (power - 3)} s`;
     parts.push(s("line", { class: "grid", x1: at, x2: at, y1: 0, y2: height - 16 }));
-    parts.push(s("text", { class: `axis ${power === LOG[1] ? "end" : power === LOG[0] ? "" : "middle"}`, x: at, y: height - 4, text }));
+    if ((power - LOG[0]) % every === 0) parts.push(s("text", { class: `axis ${power === LOG[1] ? "end" : power === LOG[0] ? "" : "middle"}`, x: at, y: height - 4, text }));
   }
   WAYS.forEach(([name, text], i) => {
     const middle = i * row + row / 2;

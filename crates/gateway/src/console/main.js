@@ -6,7 +6,7 @@ import { drawBoundaries, drawWaste, ratio } from "./charts.js";
 import { Detail } from "./detail.js";
 import { judge } from "./health.js";
 import { KvPanel } from "./kv.js";
-import { alerts, diagnose, drawCancels, unacknowledged } from "./panels.js";
+import { alerts, diagnose, drawCancels, unacknowledged, windows } from "./panels.js";
 import { Runs } from "./runs.js";
 
 const EVERY_MS = 1000;
@@ -108,8 +108,9 @@ async function look() {
 const engines = () => known.workers?.length > 0 && known.workers.every(({ slots }) => typeof slots === "number");
 
 async function slow() {
-  const [is, workers, all, firing] = await Promise.all([ready(), get("/v1/workers"), metrics(), alerts(), diagnose()]);
-  Object.assign(known, { ready: is, workers: workers.data, metrics: all, alerts: firing });
+  const asked = [ready(), get("/v1/workers"), metrics(), alerts(), windows(), diagnose()];
+  const [is, workers, all, firing, shares] = await Promise.all(asked);
+  Object.assign(known, { ready: is, workers: workers.data, metrics: all, alerts: firing, windows: shares });
 }
 
 function draw() {
@@ -118,7 +119,7 @@ function draw() {
   known.live = runs.live.length;
   known.waste = ratio(runs.ended);
   drawCancels(waiting, choose);
-  drawWaste(runs.ended, $("waste-body").clientWidth);
+  drawWaste(runs.ended, known.windows, $("waste-body").clientWidth);
   drawBoundaries(runs.ended, $("boundaries-body").clientWidth);
   verdict();
 }

@@ -43,6 +43,7 @@ class Optional {
   }
 }
 
+const WASTE = new Optional("/v1/waste", 5000, 60_000);
 const ALERTS = new Optional("/v1/alerts", 5000, 60_000);
 const DIAGNOSE = new Optional("/v1/diagnose", 10_000, 60_000);
 
@@ -53,7 +54,19 @@ function alertOf(alert) {
   const name = word(alert.name) ?? word(alert.alert) ?? word(alert.id) ?? "alert";
   const state = word(alert.state) ?? (alert.firing === true ? "firing" : "ok");
   const text = word(alert.summary) ?? word(alert.message) ?? word(alert.description) ?? word(alert.why) ?? "";
-  return { name, state, firing: state === "firing" || alert.firing === true, text };
+  const value = typeof alert.value === "number" && typeof alert.threshold === "number"
+    ? `${digits(alert.value)} of ${digits(alert.threshold)} ${word(alert.unit) ?? ""}`
+    : null;
+  return { name, state, firing: state === "firing" || alert.firing === true, text, value };
+}
+
+const digits = (n) => String(Number(n.toPrecision(3)));
+
+/** The waste of the last window and since the start, as the server itself counts them: null where it does not. */
+export async function windows() {
+  const answer = await WASTE.poll();
+  const of = (period) => (typeof period?.ratio?.ratio === "number" ? period.ratio.ratio : null);
+  return answer && { seconds: answer.window_s, window: of(answer.window), total: of(answer.total) };
 }
 
 export async function alerts() {
@@ -63,8 +76,10 @@ export async function alerts() {
   const all = (answer.data ?? answer.alerts ?? []).map(alertOf);
   all.sort((a, b) => b.firing - a.firing || a.name.localeCompare(b.name));
   $("alerts").classList.toggle("alarm", all.some(({ firing }) => firing));
-  redraw($("alerts-body"), JSON.stringify(all), () => h("ul", { class: "list" }, ...all.map(({ name, state, firing, text }) =>
-    h("li", {}, badge(state, firing ? "bad" : state === "pending" ? "warn" : "ok"), h("b", { text: name }), text ? h("span", { text }) : null))));
+  // Of a rule that does not fire it is enough that it was looked at, and how far off it is.
+  redraw($("alerts-body"), JSON.stringify(all), () => h("ul", { class: "list" }, ...all.map(({ name, state, firing, text, value }) =>
+    h("li", {}, badge(state, firing ? "bad" : state === "ok" ? "ok" : state === "pending" ? "warn" : "unknown"), h("b", { text: name }),
+      firing && text ? h("span", { text }) : null, value ? h("span", { class: "muted", text: value }) : null))));
   return { firing: all.filter(({ firing }) => firing) };
 }
 

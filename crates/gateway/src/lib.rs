@@ -26,6 +26,7 @@ mod keys;
 mod links;
 mod moments;
 mod outside;
+mod places;
 mod pulse;
 mod quiet;
 mod records;
@@ -226,7 +227,7 @@ impl Gateway {
                 // The first life of it: none is over by that.
                 let _ = workers.here(worker, incarnation, offer, name);
             }
-            ends.push(calls::LinkEnd::new(send, events.whose()));
+            ends.push(links::LinkEnd::new(send, events.whose()));
             heard.push((worker, events));
         }
         let mut calls = calls::Calls::new(config, journal, incarnation, ends, workers);

@@ -11,6 +11,14 @@ use tokio::sync::oneshot;
 
 use crate::calls::Calls;
 
+/// In the number of a question that this gateway asks of itself, to keep how blocks stood. It is nobody's, and comes and goes at rest, too.
+const OWN: u64 = 1 << 63;
+
+/// Whether a question with this number is one of a caller's.
+pub(crate) const fn is_callers(ask: u64) -> bool {
+    ask & OWN == 0
+}
+
 /// What a worker answered.
 pub(crate) struct Cut {
     /// The worker's name.
@@ -37,6 +45,15 @@ impl Cut {
 impl Calls {
     /// One cut of each worker's state, in the order of the workers. They are asked at the same time, and waited for no longer than for one.
     pub(crate) async fn snapshots(&self, blocks: bool) -> Vec<Cut> {
+        self.cuts(blocks, 0).await
+    }
+
+    /// The same, asked by this gateway itself.
+    pub(crate) async fn own_snapshots(&self, blocks: bool) -> Vec<Cut> {
+        self.cuts(blocks, OWN).await
+    }
+
+    async fn cuts(&self, blocks: bool, whose: u64) -> Vec<Cut> {
         let known: Vec<_> = {
             let table = self.lock();
             let loads = table.loads();
@@ -50,7 +67,7 @@ impl Calls {
         };
         let until = tokio::time::Instant::now() + self.config.ask_timeout;
         // All are asked before the first answer is waited for.
-        let asked: Vec<_> = known.into_iter().map(|(worker, cut)| (cut, self.ask(worker, blocks))).collect();
+        let asked: Vec<_> = known.into_iter().map(|(worker, cut)| (cut, self.ask(worker, blocks, whose))).collect();
         let mut cuts = Vec::with_capacity(asked.len());
         for (cut, asked) in asked {
             let snapshot = match asked {
@@ -63,7 +80,7 @@ impl Calls {
     }
 
     /// Sends a question. `None` if the worker is not here, its link is over, or there are too many questions.
-    fn ask(&self, worker: WorkerIndex, blocks: bool) -> Option<(Forget<'_>, oneshot::Receiver<Box<Snapshot>>)> {
+    fn ask(&self, worker: WorkerIndex, blocks: bool, whose: u64) -> Option<(Forget<'_>, oneshot::Receiver<Box<Snapshot>>)> {
         let mut table = self.lock();
         // An engine of another make has no account that it could be asked for.
         let answers = table.workers.get(worker).filter(|known| known.presence == Presence::Here);
@@ -72,7 +89,7 @@ impl Calls {
             return None;
         }
         table.last_ask += 1;
-        let ask = table.last_ask;
+        let ask = table.last_ask | whose;
         self.send(worker, Down::Snapshot { ask, blocks }).ok()?;
         let (send, answer) = oneshot::channel();
         table.asks.insert(ask, (worker, send));

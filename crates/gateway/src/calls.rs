@@ -12,24 +12,22 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use lifecycle::event::Event;
 use lifecycle::message::{Down, From, ModelInfo, Snapshot};
-use lifecycle::{
-    Affinity, Cause, Dispatch, DispatchEffect, Incarnation, Load, Need, Outcome, Place, RunKey, Said, Time, WorkerIndex, Workers,
-};
+use lifecycle::{Affinity, Cause, Dispatch, DispatchEffect, Incarnation, Outcome, RunKey, Said, Time, WorkerIndex, Workers};
 use observe::Journal;
 use tokio::runtime::Handle;
 use tokio::sync::{Notify, oneshot, watch};
 
+use crate::LinkClosed;
 use crate::config::GatewayConfig;
 use crate::conn::ConnState;
 use crate::feed::Item;
 use crate::joining::{JoinKey, Joining};
 use crate::keeping::{Keeper, Log};
-use crate::links::Journals;
+use crate::links::{Journals, LinkEnd};
 use crate::outside::Outside;
 use crate::records::Kept;
 use crate::seats::{SeatId, Seats};
 use crate::shares::Shares;
-use crate::{LinkClosed, SendDown};
 
 /// A run in the table.
 pub(crate) struct Entry {
@@ -77,41 +75,6 @@ pub(crate) struct Table {
     pub(crate) last_order: u64,
 }
 
-impl Table {
-    /// What each worker has to do.
-    pub(crate) fn loads(&self) -> HashMap<WorkerIndex, Load> {
-        let mut loads: HashMap<WorkerIndex, Load> = HashMap::new();
-        for (worker, load) in self.entries.values().filter_map(|entry| entry.dispatch.load()) {
-            *loads.entry(worker).or_default() += load;
-        }
-        loads
-    }
-
-    /// Where a run goes now, if there is a worker for it.
-    pub(crate) fn choose(&mut self, need: &Need<'_>, percent: u32, loads: &HashMap<WorkerIndex, Load>) -> Option<Place> {
-        let worker = self.workers.choose(need, percent, |worker| loads.get(&worker).copied().unwrap_or_default())?;
-        let known = self.workers.get(worker)?;
-        let (incarnation, model) = (known.life?, known.model(need.model)?.clone());
-        self.last_number += 1;
-        Some(Place { worker, incarnation, number: self.last_number, model })
-    }
-}
-
-/// The way to one worker.
-pub(crate) struct LinkEnd {
-    send: SendDown,
-    /// Who records what happens there.
-    journals: Journals,
-    /// The link is over; the driver has it yet to apply, or has.
-    pub(crate) closed: AtomicBool,
-}
-
-impl LinkEnd {
-    pub(crate) fn new(send: SendDown, journals: Journals) -> LinkEnd {
-        LinkEnd { send, journals, closed: AtomicBool::new(false) }
-    }
-}
-
 /// The table and what its effects need.
 pub(crate) struct Calls {
     pub(crate) config: GatewayConfig,
@@ -134,6 +97,7 @@ pub(crate) struct Calls {
     draining: AtomicBool,
     /// Messages of another incarnation than the worker's: they changed nothing (C-3).
     pub(crate) foreign: AtomicU64,
+    pub(crate) films: Mutex<crate::moments::Films>,
 }
 
 impl Calls {
@@ -152,6 +116,7 @@ impl Calls {
             live: watch::Sender::new(0),
             draining: AtomicBool::new(false),
             foreign: AtomicU64::new(0),
+            films: Mutex::default(),
         }
     }
 

@@ -5,6 +5,7 @@
 use std::time::Duration;
 
 use crate::keys::Keys;
+use crate::moments::MomentsConfig;
 use crate::outside::{UrlPrefixes, Webhooks};
 use lifecycle::OnDisconnect;
 
@@ -119,6 +120,8 @@ pub struct GatewayConfig {
     pub keep: KeepConfig,
     /// What is done outside for runs, where there is a run store.
     pub outside: OutsideConfig,
+    /// What is remembered of the workers' blocks.
+    pub moments: MomentsConfig,
 }
 
 /// Effects, declared tools and webhooks.
@@ -259,6 +262,7 @@ impl Default for GatewayConfig {
             keys: Keys::default(),
             keep: KeepConfig::default(),
             outside: OutsideConfig::default(),
+            moments: MomentsConfig::default(),
             on_disconnect: OnDisconnect::Cancel,
             on_disconnect_chat: None,
             on_disconnect_completions: None,

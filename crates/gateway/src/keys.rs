@@ -35,8 +35,8 @@ const ANONYMOUS: &str = "anonymous";
 /// The scheme of the header that carries a secret.
 const SCHEME: &str = "Bearer";
 
-/// What is answered without a key: probes and scrapers have none, and neither shows anything of a run.
-const OPEN: [&str; 4] = ["/health", "/health/live", "/health/ready", "/metrics"];
+/// What is answered without a key: probes and scrapers have none, and neither shows anything of a run; and whoever has none yet asks who it is.
+const OPEN: [&str; 5] = ["/health", "/health/live", "/health/ready", "/metrics", "/v1/caller"];
 
 /// Whose request this is. An extension of every request that is not of `OPEN`.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -160,7 +160,7 @@ impl Keys {
     }
 
     /// Whose request has these headers. No error repeats any of what was sent.
-    fn caller(&self, headers: &HeaderMap) -> Result<Caller, ApiError> {
+    pub(crate) fn caller(&self, headers: &HeaderMap) -> Result<Caller, ApiError> {
         if self.is_empty() {
             return Ok(Caller::anonymous());
         }
@@ -185,7 +185,7 @@ impl Keys {
 /// Says whose request it is, or turns it away.
 pub(crate) async fn with_caller(State(calls): State<Arc<Calls>>, mut request: Request, next: Next) -> Response {
     let path = request.uri().path();
-    if OPEN.contains(&path) || crate::grpc::is_health(path) {
+    if OPEN.contains(&path) || crate::grpc::is_health(path) || crate::http::console::is_part(path) {
         return next.run(request).await;
     }
     let caller = calls.config.keys.caller(request.headers());

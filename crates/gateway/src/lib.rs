@@ -24,7 +24,9 @@ mod joining;
 mod keeping;
 mod keys;
 mod links;
+mod moments;
 mod outside;
+mod places;
 mod pulse;
 mod quiet;
 mod records;
@@ -50,6 +52,7 @@ pub use config::{GatewayConfig, KeepConfig, OutsideConfig};
 pub use ear::Ear;
 pub use http::forward::prompts;
 pub use keys::{KEYS_MAX, Key, Keys, SECRET_MAX_LEN, SECRET_MIN_LEN, SecretDigest};
+pub use moments::MomentsConfig;
 pub use outside::{HookEvent, UrlPrefixes, Webhook, Webhooks};
 pub use wire::{Connecting, Identity, Network, System, WireConfig, drain, link, link_over};
 
@@ -224,7 +227,7 @@ impl Gateway {
                 // The first life of it: none is over by that.
                 let _ = workers.here(worker, incarnation, offer, name);
             }
-            ends.push(calls::LinkEnd::new(send, events.whose()));
+            ends.push(links::LinkEnd::new(send, events.whose()));
             heard.push((worker, events));
         }
         let mut calls = calls::Calls::new(config, journal, incarnation, ends, workers);

@@ -54,6 +54,8 @@ pub(crate) async fn serve(
     }
     let driven = calls.clone();
     tasks.spawn(async move { driven.drive().await });
+    let filmed = calls.clone();
+    tasks.spawn(async move { filmed.film().await });
     let mut connections = JoinSet::new();
     let stop = watch::Sender::new(false);
     let broken = {

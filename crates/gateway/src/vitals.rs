@@ -10,7 +10,7 @@ use crate::calls::Calls;
 pub(crate) fn holdings(calls: &Calls) -> Holdings {
     let (live, questions) = {
         let table = calls.lock();
-        (table.entries.len(), table.asks.len())
+        (table.entries.len(), table.asks.keys().filter(|ask| crate::asks::is_callers(**ask)).count())
     };
     let tasks: usize = calls.runtimes().iter().map(|runtime| runtime.metrics().num_alive_tasks()).sum();
     let store = calls.keeper.as_ref().map(|keeper| StoreHoldings {

@@ -6,7 +6,7 @@
 //! Invariant: never runs backwards, and counts the time in which the machine is suspended.
 // contract: C-9
 
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use lifecycle::Time;
 use rustix::time::{ClockId, clock_gettime};
@@ -24,22 +24,31 @@ const CLOCK: ClockId = ClockId::Monotonic;
 pub struct Clock {
     read: fn() -> Duration,
     start: Duration,
+    /// What the calendar said at the start, since 1970.
+    calendar: Duration,
 }
 
 impl Clock {
     /// Starts the clock. Once a process: two clocks' times are not comparable.
     pub fn start() -> Clock {
-        Clock::over(read)
+        // Before 1970 there were no clocks like this one.
+        let calendar = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+        Clock { calendar, ..Clock::over(read) }
     }
 
-    /// Starts a clock over another source than the system's: a simulation's time. `read` never runs backwards.
+    /// Starts a clock over another source than the system's: a simulation's time, whose calendar begins in 1970. `read` never runs backwards.
     pub fn over(read: fn() -> Duration) -> Clock {
-        Clock { read, start: read() }
+        Clock { read, start: read(), calendar: Duration::ZERO }
     }
 
     /// The time since the start, in whole microseconds.
     pub fn now(&self) -> Time {
         Time::ZERO.after((self.read)().saturating_sub(self.start))
+    }
+
+    /// A moment in milliseconds of the calendar (since 1970), as it stood at the start: what is set on the system's clock later does not move it.
+    pub fn calendar_ms(&self, at: Time) -> u64 {
+        u64::try_from((self.calendar + at.since(Time::ZERO)).as_millis()).unwrap_or(u64::MAX)
     }
 }
 

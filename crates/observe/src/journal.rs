@@ -10,13 +10,14 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use lifecycle::event::{Event, Record};
 use lifecycle::session::PeerState;
-use lifecycle::{RunKey, Tenant};
+use lifecycle::{RunKey, Tenant, Time};
 
 use crate::clock::Clock;
 use crate::evicted::{Evicted, Recall};
 use crate::fold::{AttemptKnown, Run};
 use crate::metrics::{Defect, Scrape, Totals};
 use crate::runs::{PAGE_MAX, RunFilter, RunPage};
+use crate::steps::SCAN as SCAN_RECORDS;
 use crate::view::{RunState, RunView};
 
 /// Live runs are never forgotten below this many times `Limits::runs`.
@@ -62,6 +63,8 @@ struct Shared {
 #[derive(Default)]
 struct State {
     ring: VecDeque<Record>,
+    /// Records that were ever in the ring: the number of its newest.
+    taken: u64,
     runs: ByRun<Run>,
     /// Runs in order of acceptance.
     order: BTreeMap<u64, RunKey>,
@@ -103,7 +106,7 @@ impl Journal {
     /// A run as the API shows it. `None` if it is not known here, never was or no longer is.
     pub fn run(&self, key: &RunKey) -> Option<RunView> {
         let run = self.lock().runs.get(key).cloned();
-        run.as_ref().map(RunView::of)
+        run.as_ref().map(|run| RunView::of(run, self.0.clock))
     }
 
     /// What the records of an attempt say. `None` if none is known.
@@ -125,23 +128,33 @@ impl Journal {
     /// A tenant's runs, newest first; each as it stood when it was looked at, not all of them at one moment. `None` if `filter.after` names no run of this tenant that is still known.
     // contract: C-30
     pub fn runs(&self, tenant: &Tenant, filter: &RunFilter) -> Option<RunPage> {
-        let limit = filter.limit.clamp(1, PAGE_MAX);
-        let mut before = match &filter.after {
+        let before = match &filter.after {
             Some(id) => self.lock().runs.get(&RunKey { tenant: tenant.clone(), run: id.clone() })?.seq,
             None => u64::MAX,
         };
+        Some(self.page(before, filter, |key| key.tenant == *tenant))
+    }
+
+    /// The runs of all tenants, for an operator: as `runs`, but that there is no going on behind a run, whose id alone does not name it here.
+    pub fn runs_of_all(&self, filter: &RunFilter) -> RunPage {
+        self.page(u64::MAX, filter, |_| true)
+    }
+
+    /// The page of those before a place in the order of acceptance.
+    fn page(&self, mut before: u64, filter: &RunFilter, sees: impl Fn(&RunKey) -> bool) -> RunPage {
+        let limit = filter.limit.clamp(1, PAGE_MAX);
         let mut found: Vec<Run> = Vec::new();
         while found.len() <= limit {
             let state = self.lock();
             let older = state.order.range(..before).rev().take(SCAN);
             let Some((oldest, _)) = older.clone().last() else { break };
             before = *oldest;
-            let runs = older.filter(|(_, key)| key.tenant == *tenant).filter_map(|(_, key)| state.runs.get(key));
+            let runs = older.filter(|(_, key)| sees(key)).filter_map(|(_, key)| state.runs.get(key));
             found.extend(runs.filter(|run| matches(run, filter)).cloned());
         }
         let has_more = found.len() > limit;
         found.truncate(limit);
-        Some(RunPage { object: "list", data: found.iter().map(RunView::of).collect(), has_more })
+        RunPage { object: "list", data: found.iter().map(|run| RunView::of(run, self.0.clock)).collect(), has_more }
     }
 
     /// The metrics page (`text/plain; version=0.0.4`): the journal's totals as one cut, and the worker's account as the scrape brings it. An
@@ -163,6 +176,29 @@ impl Journal {
         self.lock().ring.iter().filter(|r| r.run.as_ref() == Some(key)).cloned().collect()
     }
 
+    /// Shows the ring's records, oldest first, and lets go of the lock now and then: what comes meanwhile is shown, what falls out is not.
+    pub(crate) fn scan(&self, mut each: impl FnMut(&Record)) {
+        let mut next = 0;
+        loop {
+            let state = self.lock();
+            let oldest = state.taken - state.ring.len() as u64;
+            let from = usize::try_from(next.max(oldest) - oldest).unwrap_or(usize::MAX);
+            if from >= state.ring.len() {
+                return;
+            }
+            let to = (from + SCAN_RECORDS).min(state.ring.len());
+            state.ring.range(from..to).for_each(&mut each);
+            next = oldest + to as u64;
+        }
+    }
+
+    /// The base of a run's times, and in how many steps something was computed for it.
+    pub(crate) fn base_and_steps(&self, key: &RunKey) -> Option<(Time, u64)> {
+        let state = self.lock();
+        let run = state.runs.get(key)?;
+        Some((run.base(), run.meter.waste().steps))
+    }
+
     /// How many records in the ring `wanted` picks. For tests and checks; it holds the lock while it looks.
     pub fn count(&self, mut wanted: impl FnMut(&Record) -> bool) -> usize {
         self.lock().ring.iter().filter(|r| wanted(r)).count()
@@ -182,6 +218,7 @@ impl Journal {
 fn matches(run: &Run, filter: &RunFilter) -> bool {
     let outcome = run.outcome.as_ref();
     filter.state.is_none_or(|s| run.state() == s)
+        && !(filter.live && run.state() == RunState::Ended)
         && filter.outcome.is_none_or(|k| outcome.is_some_and(|o| o.kind() == k))
         && filter.cause.is_none_or(|c| outcome.is_some_and(|o| o.cause == c))
 }
@@ -218,6 +255,7 @@ impl State {
         }
         if limits.records > 0 {
             self.ring.push_back(record);
+            self.taken += 1;
         }
     }
 

@@ -16,6 +16,7 @@ pub mod journal;
 pub mod metrics;
 mod outside;
 pub mod runs;
+pub mod steps;
 pub mod timeline;
 pub mod view;
 
@@ -27,5 +28,6 @@ pub use journal::{ByRun, Journal, Limits};
 pub use metrics::{Scrape, WorkerScrape};
 pub use outside::Outside;
 pub use runs::{PAGE_MAX, RunFilter, RunPage};
+pub use steps::{STEPS_MAX, StepRow, StepsView};
 pub use timeline::{render_lanes, render_timeline};
 pub use view::{RunState, RunView};

@@ -17,6 +17,8 @@ pub const PAGE_MAX: usize = 1000;
 pub struct RunFilter {
     /// In this state now.
     pub state: Option<RunState>,
+    /// Not ended, whatever its state is.
+    pub live: bool,
     /// Ended this way.
     pub outcome: Option<OutcomeKind>,
     /// Ended for this cause.
@@ -29,7 +31,7 @@ pub struct RunFilter {
 
 impl Default for RunFilter {
     fn default() -> Self {
-        RunFilter { state: None, outcome: None, cause: None, limit: PAGE_DEFAULT, after: None }
+        RunFilter { state: None, live: false, outcome: None, cause: None, limit: PAGE_DEFAULT, after: None }
     }
 }
 

@@ -8,6 +8,7 @@ use std::time::Duration;
 use lifecycle::{Boundary, BoundaryTimes, Cause, Milestone, Milestones, Time};
 use serde::{Serialize, Serializer};
 
+use crate::clock::Clock;
 use crate::fold::Run;
 
 /// The API's word for where a run is.
@@ -68,6 +69,10 @@ pub struct RunView {
     pub object: &'static str,
     /// The run's id.
     pub id: String,
+    /// Whose it is.
+    pub tenant: String,
+    /// When it was accepted, in milliseconds of the calendar (since 1970).
+    pub created_ms: u64,
     /// The model asked for; empty in the journal of a worker that has no gateway in its process.
     pub model: String,
     /// Where it is.
@@ -212,14 +217,23 @@ pub struct BlocksView {
     pub shared: u32,
 }
 
+impl Run {
+    /// The moment from which its times are counted.
+    pub(crate) fn base(&self) -> Time {
+        self.stamps.get(Milestone::Accepted).unwrap_or(self.opened)
+    }
+}
+
 impl RunView {
-    pub(crate) fn of(run: &Run) -> RunView {
-        let base = run.stamps.get(Milestone::Accepted).unwrap_or(run.opened);
+    pub(crate) fn of(run: &Run, clock: Clock) -> RunView {
+        let base = run.base();
         let released = run.is_released();
         let guarantee = run.guarantee();
         RunView {
             object: "run",
             id: run.key.run.as_str().to_owned(),
+            tenant: run.key.tenant.as_str().to_owned(),
+            created_ms: clock.calendar_ms(base),
             model: run.model.as_deref().unwrap_or_default().to_owned(),
             state: run.state(),
             released,

@@ -4,16 +4,20 @@ use anyhow::Context;
 
 use super::{Server, node};
 use crate::packages;
-use crate::test::Count;
+use crate::test::{Count, kvit};
 
 /// Names the browser's binary, for the tests and for whoever has one of his own.
 const VARIABLE: &str = "KVIT_TEST_CHROMIUM";
 /// What systems call it.
 const NAMES: [&str; 4] = ["chromium", "chromium-browser", "google-chrome", "chrome"];
 
-/// Runs the browser's tests against the server at an address.
+/// The tests in it.
+const FILES: [&str; 2] = ["browser.test.mjs", "console.test.mjs"];
+
+/// Runs the browser's tests against the server at an address; a server with keys is started by its test.
 pub(super) fn run(server: &Server) -> anyhow::Result<Count> {
-    node::files(server.address, &["browser.test.mjs"], &[(VARIABLE, &chromium()?)])
+    let (binary, model) = (kvit().display().to_string(), server.model.display().to_string());
+    node::files(server.address, &FILES, &[(VARIABLE, &chromium()?), ("KVIT_TEST_BINARY", &binary), ("KVIT_TEST_MODEL", &model)])
 }
 
 /// The binary: named, or found, or installed where that can be done.

@@ -11,10 +11,11 @@ use observe::{Clock, Journal, Limits, RunFilter};
 use super::Order;
 use crate::GatewayConfig;
 use crate::LinkEvent;
-use crate::calls::{Calls, LinkEnd};
+use crate::calls::Calls;
 use crate::conn::ConnState;
 use crate::joining::Joining;
 use crate::keys::Caller;
+use crate::links::LinkEnd;
 
 fn table() -> (Arc<Calls>, Arc<Mutex<Vec<Down>>>) {
     let model = ModelInfo { id: "tiny".into(), context: 512, default_max_tokens: 64, created: 0 };

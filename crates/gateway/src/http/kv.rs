@@ -43,14 +43,18 @@ const SUMMED: [&str; 13] = [
 const HIDDEN: &str = "-";
 
 /// Whose owners of blocks are named.
-struct Sees {
+pub(super) struct Sees {
     tenant: Tenant,
     /// Those of every tenant.
     all: bool,
 }
 
 impl Sees {
-    fn owner(&self, owner: &AttemptId) -> String {
+    pub(super) fn of(calls: &Calls, caller: Caller) -> Sees {
+        Sees { all: calls.config.keys.is_operator(&caller), tenant: caller.tenant }
+    }
+
+    pub(super) fn owner(&self, owner: &AttemptId) -> String {
         match owner.key.tenant == self.tenant {
             true => owner.to_string(),
             // Two tenants' runs may have one id.
@@ -126,6 +130,5 @@ pub(crate) async fn account(State(calls): State<Arc<Calls>>) -> Result<Response,
 
 /// `GET /v1/kv/blocks`
 pub(crate) async fn blocks(State(calls): State<Arc<Calls>>, Extension(caller): Extension<Caller>) -> Result<Response, ApiError> {
-    let sees = Sees { all: calls.config.keys.is_operator(&caller), tenant: caller.tenant };
-    answer(&calls, Some(&sees)).await
+    answer(&calls, Some(&Sees::of(&calls, caller))).await
 }

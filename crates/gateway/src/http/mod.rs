@@ -2,8 +2,10 @@
 //!
 //! Invariant: every response carries `X-Request-Id`: its run's id where it is about one run, else one of its own; no handler owns a run.
 
+pub(crate) mod caller;
 pub(crate) mod chat;
 pub(crate) mod completions;
+pub(crate) mod console;
 pub(crate) mod effects;
 pub(crate) mod error;
 pub(crate) mod events;
@@ -12,6 +14,7 @@ pub(crate) mod forward;
 pub(crate) mod generate;
 pub(crate) mod kv;
 pub(crate) mod leaving;
+pub(crate) mod moments;
 pub(crate) mod openai;
 pub(crate) mod responses;
 pub(crate) mod runs;
@@ -70,12 +73,18 @@ pub(crate) fn router(calls: Arc<Calls>, stop: &watch::Receiver<bool>) -> Router 
         .route("/v1/runs", get(runs::list))
         .route("/v1/runs/{id}", get(runs::show))
         .route("/v1/runs/{id}/cancel", post(runs::cancel))
+        .route("/v1/runs/{id}/steps", get(runs::steps))
         .route("/v1/runs/{id}/events", get(events::events))
         .route("/v1/runs/{id}/effects", get(effects::show).post(effects::create))
         .route("/v1/runs/{id}/effects/{key}", patch(effects::change))
         .route("/v1/kv", get(kv::account))
         .route("/v1/kv/blocks", get(kv::blocks))
+        .route("/v1/kv/blocks/{block}", get(moments::block))
+        .route("/v1/kv/moments", get(moments::moments))
+        .route("/v1/kv/map", get(moments::map))
         .route("/v1/workers", get(workers::list))
+        .route("/v1/caller", get(caller::show))
+        .merge(console::routes())
         .route("/health", get(ready))
         .route("/health/live", get(live))
         .route("/health/ready", get(ready))

@@ -1,7 +1,7 @@
 //! `/v1/runs`: what became of runs, and cancelling one by name.
 //!
-//! Invariant: whoever asks sees and cancels its own tenant's runs only; everything else does not exist for it (C-30). An answer about one
-//! run carries that run's id in `X-Request-Id`.
+//! Invariant: whoever asks sees and cancels its own tenant's runs only; everything else does not exist for it (C-30), but that an operator
+//! may look at the runs of a tenant that it names. An answer about one run carries that run's id in `X-Request-Id`.
 // contract: C-1 C-8 C-30
 
 use std::collections::HashMap;
@@ -12,7 +12,7 @@ use axum::extract::rejection::QueryRejection;
 use axum::extract::{Extension, Query, State};
 use axum::response::{IntoResponse, Response};
 use lifecycle::{Cause, OutcomeKind, RunId, RunKey, Tenant};
-use observe::{PAGE_MAX, Recall, RunFilter, RunState};
+use observe::{PAGE_MAX, Recall, RunFilter, RunPage, RunState};
 use serde_json::{Value, json};
 use store::{RunQuery, RunStore, StoreError, StoredRun};
 
@@ -40,15 +40,31 @@ fn word<T: Copy>(map: &HashMap<String, String>, name: &str, all: &[T], as_str: i
     found.map(Some).ok_or_else(|| ApiError::field(name, format!("must be one of {}", words())))
 }
 
-/// `GET /v1/runs?state=&outcome=&cause=&limit=&after=`
+/// Every tenant, where an operator lists runs.
+const ALL: &str = "*";
+/// The word for every state but the last.
+const LIVE: &str = "live";
+
+/// Whose runs a question is about: the asker's own tenant's, or, if it is an operator, of the tenant that it names. To everybody else another
+/// tenant's do not exist.
+// contract: C-30
+fn whose(calls: &Calls, caller: &Caller, map: &HashMap<String, String>) -> Result<Option<Tenant>, ApiError> {
+    let Some(named) = map.get("tenant") else { return Ok(Some(caller.tenant.clone())) };
+    let tenant = Tenant::parse(named).map_err(|e| ApiError::field("tenant", e))?;
+    Ok(Some(tenant).filter(|tenant| *tenant == caller.tenant || calls.config.keys.is_operator(caller)))
+}
+
+/// `GET /v1/runs?state=&outcome=&cause=&limit=&after=&tenant=`
 pub(crate) async fn list(
     State(calls): State<Arc<Calls>>,
     Extension(caller): Extension<Caller>,
     query: Params,
 ) -> Result<Response, ApiError> {
-    let map = params(query, &["state", "outcome", "cause", "limit", "after"])?;
+    let map = params(query, &["state", "outcome", "cause", "limit", "after", "tenant"])?;
+    let live = map.get("state").is_some_and(|state| state == LIVE);
     let mut filter = RunFilter {
-        state: word(&map, "state", &RunState::ALL, RunState::as_str)?,
+        state: if live { None } else { word(&map, "state", &RunState::ALL, RunState::as_str)? },
+        live,
         outcome: word(&map, "outcome", OutcomeKind::ALL, OutcomeKind::as_str)?,
         cause: word(&map, "cause", Cause::ALL, Cause::as_str)?,
         ..RunFilter::default()
@@ -60,12 +76,20 @@ pub(crate) async fn list(
         filter.after = Some(RunId::parse(text).map_err(|e| ApiError::field("after", e))?);
     }
     let unknown = || ApiError::field("after", "is no run that is still known");
+    if map.get("tenant").is_some_and(|tenant| tenant == ALL) && calls.config.keys.is_operator(&caller) {
+        let no_after =
+            filter.after.is_none().then_some(()).ok_or_else(|| ApiError::field("after", "needs one tenant, in whose order it stands"));
+        return no_after.map(|()| ok(&calls.journal.runs_of_all(&filter)));
+    }
+    let Some(tenant) = whose(&calls, &caller, &map)? else {
+        return Ok(ok(&RunPage { object: "list", data: Vec::new(), has_more: false }));
+    };
     match &calls.keeper {
         // A run that lives is in one of the other states, which only its own gateway knows.
-        Some(keeper) if matches!(filter.state, None | Some(RunState::Ended)) => {
-            kept(&calls, &*keeper.store, &caller.tenant, &filter).await.map_err(ApiError::store)?.ok_or_else(unknown)
+        Some(keeper) if !filter.live && matches!(filter.state, None | Some(RunState::Ended)) => {
+            kept(&calls, &*keeper.store, &tenant, &filter).await.map_err(ApiError::store)?.ok_or_else(unknown)
         }
-        _ => calls.journal.runs(&caller.tenant, &filter).map(|page| ok(&page)).ok_or_else(unknown),
+        _ => calls.journal.runs(&tenant, &filter).map(|page| ok(&page)).ok_or_else(unknown),
     }
 }
 
@@ -127,15 +151,37 @@ fn of_run(calls: &Calls, key: &RunKey, requested: &Requested, answer: Result<Res
     response
 }
 
-/// `GET /v1/runs/{id}`
+/// The key of a run that may be looked at, in the tenant that the query names.
+fn seen(calls: &Calls, caller: &Caller, id: Segment, query: Params) -> Result<RunKey, ApiError> {
+    let tenant = whose(calls, caller, &params(query, &["tenant"])?)?;
+    let key = key(caller, id)?;
+    tenant.map(|tenant| RunKey { tenant, ..key.clone() }).ok_or_else(|| ApiError::no_run(key.run.as_str()))
+}
+
+/// `GET /v1/runs/{id}?tenant=`
 pub(crate) async fn show(
     State(calls): State<Arc<Calls>>,
     Extension(caller): Extension<Caller>,
     Extension(requested): Extension<Requested>,
     id: Segment,
+    query: Params,
 ) -> Result<Response, ApiError> {
-    let key = key(&caller, id)?;
+    let key = seen(&calls, &caller, id, query)?;
     let answer = view(&calls, &key).await;
+    Ok(of_run(&calls, &key, &requested, answer))
+}
+
+/// `GET /v1/runs/{id}/steps?tenant=`: what each step computed for it, as far as this gateway's journal goes back.
+pub(crate) async fn steps(
+    State(calls): State<Arc<Calls>>,
+    Extension(caller): Extension<Caller>,
+    Extension(requested): Extension<Requested>,
+    id: Segment,
+    query: Params,
+) -> Result<Response, ApiError> {
+    let key = seen(&calls, &caller, id, query)?;
+    let not_held = || ApiError::not_held(key.run.as_str(), calls.journal.recall(&key), calls.journal.limits());
+    let answer = calls.journal.steps(&key).map(|steps| ok(&steps)).ok_or_else(not_held);
     Ok(of_run(&calls, &key, &requested, answer))
 }
 

@@ -8,7 +8,12 @@ use store::StoredRun;
 
 /// The run's JSON.
 pub(super) fn view(run: &StoredRun) -> Value {
-    if let Some(record) = run.record.as_deref().and_then(|record| serde_json::from_slice(record).ok()) {
+    if let Some(mut record) = run.record.as_deref().and_then(|record| serde_json::from_slice::<Value>(record).ok()) {
+        // Records of before had neither.
+        if let Some(record) = record.as_object_mut() {
+            record.entry("tenant").or_insert_with(|| run.key.tenant.as_str().into());
+            record.entry("created_ms").or_insert_with(|| run.created_ms.into());
+        }
         return record;
     }
     let outcome = run.outcome.as_ref();
@@ -21,6 +26,7 @@ pub(super) fn view(run: &StoredRun) -> Value {
     json!({
         "object": "run",
         "id": run.key.run.as_str(),
+        "tenant": run.key.tenant.as_str(),
         "model": run.model,
         "state": state,
         "released": null,

@@ -4,6 +4,7 @@
 
 mod cancel;
 mod comments;
+mod console;
 mod drain;
 mod durable;
 mod effects;

@@ -277,7 +277,13 @@ impl Simulated {
 
     /// Answers one question.
     pub async fn answer(&mut self, snapshot: Snapshot) -> bool {
-        match self.next().await {
+        let question = self.next().await;
+        self.answer_to(question, snapshot).await
+    }
+
+    /// Answers this question.
+    pub async fn answer_to(&self, question: Down, snapshot: Snapshot) -> bool {
+        match question {
             Down::Snapshot { ask, blocks } => {
                 self.say(Up::Snapshot { ask, snapshot: Box::new(snapshot) }).await;
                 blocks

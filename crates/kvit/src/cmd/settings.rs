@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use engine::EngineConfig;
-use gateway::{GatewayConfig, KeepConfig, OutsideConfig, WireConfig};
+use gateway::{GatewayConfig, KeepConfig, MomentsConfig, OutsideConfig, WireConfig};
 use lifecycle::Incarnation;
 use lifecycle::session::SessionConfig;
 use model::cpu::CpuOptions;
@@ -77,6 +77,11 @@ pub fn gateway(config: &ServeConfig) -> GatewayConfig {
             webhook_retry: ms(config.webhook_retry_ms),
             webhook_retry_max: ms(config.webhook_retry_max_ms),
             sends_max: config.sends_max,
+        },
+        moments: MomentsConfig {
+            keep: ms(config.kv_moments_keep_ms),
+            every: ms(config.kv_moments_every_ms),
+            bytes_max: config.kv_moments_bytes_max,
         },
         keys: config.keys.clone(),
         on_disconnect: config.on_disconnect.get().unwrap_or_default(),

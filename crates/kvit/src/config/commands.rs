@@ -88,6 +88,9 @@ const LISTS: [(&[Reader], &[&str]); 5] = [
             "webhook_retry_ms",
             "webhook_retry_max_ms",
             "sends_max",
+            "kv_moments_keep_ms",
+            "kv_moments_every_ms",
+            "kv_moments_bytes_max",
         ],
     ),
     (

@@ -23,7 +23,11 @@ pub const FIELDS: [(&str, &str, &str); 5] = [
         "SHA-256 of its secret, as 64 hexadecimal digits, so that the secret need not stand in the file. `kvit key` makes both.",
     ),
     ("secret", "none", "In place of that the secret itself: 16 to 256 visible ASCII characters. Whoever reads the file has it."),
-    ("operator", "`false`", "Whether `/v1/kv/blocks` names the owners of every tenant's blocks to it, and not only its own tenant's."),
+    (
+        "operator",
+        "`false`",
+        "Whether it may look at every tenant's runs, and is told the owners of their blocks, and not only its own tenant's; it cancels its own alone.",
+    ),
 ];
 
 type Spanned<T> = toml::Spanned<T>;

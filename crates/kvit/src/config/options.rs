@@ -275,6 +275,12 @@ options! {
         "Longest wait before a webhook is tried again.";
     sends_max: usize, "NUMBER" = 16,
         "Most webhooks and runs' tools that are being sent at once.";
+    kv_moments_keep_ms: u64, "MILLISECONDS" = 300_000,
+        "How long it is kept how every block stood, for the console's scrubber (`/v1/kv/moments`); 0 for the newest moment alone, taken when somebody asks.";
+    kv_moments_every_ms: u64, "MILLISECONDS" = 1000,
+        "How often a worker is asked whether its blocks stand otherwise than before; only if they do is a further moment kept. Less often where the answer takes longer than a fiftieth of this.";
+    kv_moments_bytes_max: usize, "BYTES" = 32 << 20,
+        "Most bytes of the moments kept of one worker; beyond it every second of the older half goes.";
     journal_records: usize, "NUMBER" = 65_536,
         "Records kept in the journal's ring; the oldest go first.";
     journal_runs: usize, "NUMBER" = 10_000,
@@ -294,7 +300,7 @@ impl ServeConfig {
     /// # Errors
     /// The first option that is out of range.
     pub fn check(&self) -> Result<(), ConfigError> {
-        let at_least_one: [(&'static str, u64); 32] = [
+        let at_least_one: [(&'static str, u64); 33] = [
             ("kv_blocks", self.kv_blocks.into()),
             ("step_tokens", self.step_tokens.into()),
             ("max_running", self.max_running.into()),
@@ -327,6 +333,7 @@ impl ServeConfig {
             ("webhook_tries_max", self.webhook_tries_max.into()),
             ("webhook_retry_ms", self.webhook_retry_ms),
             ("sends_max", self.sends_max as u64),
+            ("kv_moments_every_ms", self.kv_moments_every_ms),
         ];
         for (name, value) in at_least_one {
             if value == 0 {

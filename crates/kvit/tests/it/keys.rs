@@ -234,6 +234,65 @@ fn blocks_name_their_owners_to_their_tenant_and_to_an_operator() {
         assert_eq!(owners(secret), ["-", "same/1"], "{secret}");
     }
     assert_eq!(owners(OPERATOR), ["one:same/1", "two:same/1"]);
+    // So it is in the map that the console draws.
+    let kinds = |secret: &str| {
+        let map = get(&server, secret, "/v1/kv/map");
+        let kinds = map["kinds"].as_array().expect("kinds").clone();
+        let mut owners: Vec<String> = kinds
+            .iter()
+            .flat_map(|k| k["owners"].as_array().expect("owners").clone())
+            .map(|o| o.as_str().expect("a name").to_owned())
+            .collect();
+        owners.sort();
+        owners.dedup();
+        owners
+    };
+    // It is looked at once a second.
+    let since = Instant::now();
+    while kinds(OPERATOR) != ["one:same/1", "two:same/1"] {
+        assert!(since.elapsed() < PATIENCE, "{:?}", kinds(OPERATOR));
+        std::thread::sleep(std::time::Duration::from_millis(20));
+    }
+    assert_eq!(kinds(BOB), ["-", "same/1"]);
+
+    // An operator looks at whom it names, and at all; to everybody else another tenant that is named has nothing.
+    let runs = |secret: &str, query: &str| {
+        let page = get(&server, secret, &format!("/v1/runs?{query}"));
+        let run = |run: &Value| format!("{}:{}", run["tenant"].as_str().expect("a tenant"), run["id"].as_str().expect("an id"));
+        let mut runs: Vec<String> = page["data"].as_array().expect("a list").iter().map(run).collect();
+        runs.sort();
+        runs
+    };
+    assert_eq!(runs(OPERATOR, "state=live"), [""; 0]);
+    assert_eq!(runs(OPERATOR, "state=live&tenant=two"), ["two:same"]);
+    assert_eq!(runs(OPERATOR, "state=live&tenant=*"), ["one:same", "two:same"]);
+    assert_eq!(runs(ALICE, "state=live&tenant=one"), ["one:same"]);
+    assert_eq!(runs(ALICE, "state=live&tenant=two"), [""; 0]);
+    for path in ["/v1/runs/same", "/v1/runs/same/steps"] {
+        assert_eq!(ask(&server, OPERATOR, "GET", &format!("{path}?tenant=two"), None).0, 200, "{path}");
+        assert_eq!(ask(&server, ALICE, "GET", &format!("{path}?tenant=one"), None).0, 200, "{path}");
+        assert_eq!(
+            ask(&server, ALICE, "GET", &format!("{path}?tenant=two"), None),
+            ask(&server, ALICE, "GET", &format!("{path}?tenant=nobody"), None)
+        );
+        assert_eq!(ask(&server, OPERATOR, "GET", path, None).0, 404, "{path}: it names no tenant");
+    }
+    assert_eq!(ask(&server, ALICE, "GET", "/v1/runs?tenant=*", None).0, 400, "no tenant is called so");
+    // It looks, and touches nothing.
+    assert_eq!(ask(&server, OPERATOR, "POST", "/v1/runs/same/cancel", None).0, 404);
+
+    let who = |secret: &str| get(&server, secret, "/v1/caller");
+    assert_eq!(who(OPERATOR), json!({"object": "caller", "keys": true, "name": "op", "tenant": "ops", "operator": true}));
+    assert_eq!(who(BOB), json!({"object": "caller", "keys": true, "name": "bob", "tenant": "two", "operator": false}));
+    let nobody = json!({"object": "caller", "keys": true, "name": null, "tenant": null, "operator": false});
+    assert_eq!(who("no-key-of-anybodys"), nobody);
+    let (status, _, body) = server.request_with("GET", "/v1/caller", "", None);
+    assert_eq!((status, serde_json::from_slice::<Value>(&body).expect("JSON")), (200, nobody));
+    // The console's files are nobody's; what it shows is asked for with a key.
+    assert_eq!(server.request_with("GET", "/console", "", None).0, 200);
+    for path in ["/v1/runs", "/v1/kv/map", "/v1/kv/moments", "/v1/kv/blocks/0", "/v1/runs/same/steps"] {
+        assert_eq!(server.request_with("GET", path, "", None).0, 401, "{path}");
+    }
 }
 
 #[test]

@@ -187,6 +187,13 @@ fn lists_are_newest_first_in_pages_and_of_one_tenant() {
 
     let ended = ask(RunFilter { state: Some(RunState::Ended), ..RunFilter::default() }).unwrap();
     assert_eq!(ids(&ended), ["r3"]);
+    let live = RunFilter { live: true, ..RunFilter::default() };
+    assert_eq!(ids(&ask(live.clone()).unwrap()), ["r4", "r2", "r1", "r0"]);
+    let all = journal.runs_of_all(&RunFilter { limit: 3, ..live });
+    assert_eq!((ids(&all), all.has_more), (vec!["r4", "r2", "r1"], true));
+    let all = journal.runs_of_all(&RunFilter::default());
+    let last = all.data.last().map(|run| (run.tenant.as_str(), run.id.as_str()));
+    assert_eq!((all.data.len(), last), (6, Some(("other", "r1"))), "whose each is stands in it");
     let completed = RunFilter { outcome: Some(OutcomeKind::Completed), cause: Some(Cause::Stop), ..RunFilter::default() };
     assert_eq!(ids(&ask(completed).unwrap()), ["r3"]);
     assert!(ask(RunFilter { cause: Some(Cause::Length), ..RunFilter::default() }).unwrap().data.is_empty());

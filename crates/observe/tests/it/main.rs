@@ -4,6 +4,7 @@ mod graces;
 mod journal;
 mod metrics;
 mod sessions;
+mod steps;
 mod story;
 mod timeline;
 mod totals;

@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use lifecycle::event::{Event, Record};
 use lifecycle::session::PeerState;
-use lifecycle::{RunKey, Tenant};
+use lifecycle::{RunKey, Tenant, Time};
 
 use crate::clock::Clock;
 use crate::evicted::{Evicted, Recall};
@@ -18,6 +18,7 @@ use crate::fold::{AttemptKnown, Run};
 use crate::metrics::{Defect, Scrape, Totals};
 use crate::runs::{PAGE_MAX, RunFilter, RunPage};
 use crate::view::{RunState, RunView};
+use crate::waiting::Waiting;
 
 /// Live runs are never forgotten below this many times `Limits::runs`.
 const HARD_LIMIT_FACTOR: usize = 8;
@@ -71,6 +72,7 @@ struct State {
     next_seq: u64,
     /// How each gateway stands with the worker, where there is a worker with sessions; the worker bounds how many it knows.
     gateways: BTreeMap<Arc<str>, PeerState>,
+    waiting: Waiting,
     totals: Totals,
 }
 
@@ -144,18 +146,22 @@ impl Journal {
         Some(RunPage { object: "list", data: found.iter().map(RunView::of).collect(), has_more })
     }
 
-    /// The metrics page (`text/plain; version=0.0.4`): the journal's totals as one cut, and the worker's account as the scrape brings it. An
+    /// The metrics page, as `scrape.format` says: the journal's totals as one cut, and the worker's account as the scrape brings it. An
     /// account that does not add up is shown as it is and counted as a defect.
     // contract: C-15
     pub fn metrics(&self, scrape: &Scrape<'_>) -> String {
+        let now = self.0.clock.now();
         let mut state = self.lock();
         for _ in scrape.workers.iter().filter(|worker| worker.snapshot.is_some_and(|s| !s.is_conserved())) {
             state.totals.defect(Defect::NotConserved);
         }
         let mut totals = state.totals.clone();
         totals.records = state.ring.len() as u64;
+        let age = |since: Option<Time>| since.map_or(0, |at| u64::try_from(now.since(at).as_micros()).unwrap_or(u64::MAX));
+        totals.unacknowledged_oldest_us = age(state.waiting.unacknowledged());
+        totals.orphans_oldest_us = age(state.waiting.orphan());
         drop(state);
-        totals.expose(scrape, self.0.limits)
+        totals.expose(scrape, self.0.limits, crate::clock::epoch_us(now))
     }
 
     /// A run's records that are still in the ring, oldest first. Looks through the whole ring under the lock: for tests and checks.
@@ -187,13 +193,14 @@ fn matches(run: &Run, filter: &RunFilter) -> bool {
 }
 
 /// Folds a record into its run and into the totals.
-fn fold_into(run: &mut Run, record: &Record, totals: &mut Totals, ended: &mut VecDeque<u64>) {
+fn fold_into(run: &mut Run, record: &Record, (totals, ended, waiting): (&mut Totals, &mut VecDeque<u64>, &mut Waiting)) {
     let (state, awaits, over, orphans) = (run.state(), run.awaits_acknowledgement(), run.is_over(), run.orphans());
     run.fold(record, totals);
     totals.runs[state as usize] -= 1;
     totals.runs[run.state() as usize] += 1;
     totals.unacknowledged = totals.unacknowledged - u64::from(awaits) + u64::from(run.awaits_acknowledgement());
     totals.orphans = totals.orphans - orphans + run.orphans();
+    waiting.follow(run, record.at);
     if !over && run.is_over() {
         ended.push_back(run.seq);
     }
@@ -203,6 +210,7 @@ impl State {
     fn take(&mut self, record: Record, limits: Limits) {
         match &record.event {
             Event::StepDone { .. } => self.totals.steps += 1,
+            Event::DeviceBusy { span } => self.totals.busy_us += u64::try_from(span.as_micros()).unwrap_or(u64::MAX),
             Event::DeviceFailed { .. } => self.totals.device_failures += 1,
             Event::Defect { .. } => self.totals.defect(Defect::Refused),
             Event::StaleMessage => self.totals.stale_messages += 1,
@@ -229,6 +237,9 @@ impl State {
         if let Some(before) = before {
             self.totals.gateways[before as usize] -= 1;
         }
+        if state == Some(PeerState::LeaseOver) && before != state {
+            self.totals.leases_over += 1;
+        }
         if let Some(state) = state {
             self.totals.gateways[state as usize] += 1;
         }
@@ -239,7 +250,7 @@ impl State {
         // the first one by then.
         let again = |run: &Run| matches!(record.event, Event::Queued { .. }) && run.has_released(record.attempt);
         match self.runs.get_mut(key) {
-            Some(run) if !again(run) => return fold_into(run, record, &mut self.totals, &mut self.over),
+            Some(run) if !again(run) => return fold_into(run, record, (&mut self.totals, &mut self.over, &mut self.waiting)),
             Some(run) => {
                 let seq = run.seq;
                 self.over.retain(|over| *over != seq);
@@ -254,7 +265,7 @@ impl State {
         }
         self.open(key, record, limits);
         if let Some(run) = self.runs.get_mut(key) {
-            fold_into(run, record, &mut self.totals, &mut self.over);
+            fold_into(run, record, (&mut self.totals, &mut self.over, &mut self.waiting));
         }
     }
 
@@ -290,7 +301,8 @@ impl State {
     }
 
     fn drop_run(&mut self, seq: u64) -> Option<Run> {
-        let run = self.order.remove(&seq).and_then(|key| self.runs.remove(&key))?;
+        let mut run = self.order.remove(&seq).and_then(|key| self.runs.remove(&key))?;
+        self.waiting.forget(&mut run);
         self.totals.runs[run.state() as usize] -= 1;
         self.totals.unacknowledged -= u64::from(run.awaits_acknowledgement());
         self.totals.orphans -= run.orphans();

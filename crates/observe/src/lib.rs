@@ -18,9 +18,11 @@ mod outside;
 pub mod runs;
 pub mod timeline;
 pub mod view;
+mod waiting;
 
 pub use clock::Clock;
 pub use evicted::Recall;
+pub use exposition::Format;
 pub use fold::AttemptKnown;
 pub use holdings::{Holdings, Process, StoreHoldings};
 pub use journal::{ByRun, Journal, Limits};

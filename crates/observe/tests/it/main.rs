@@ -1,8 +1,11 @@
 //! The journal and its views, seen through the public API: what is recorded is what every view shows.
 
+mod documents;
 mod graces;
 mod journal;
 mod metrics;
+mod open_metrics;
+mod reach;
 mod sessions;
 mod story;
 mod timeline;

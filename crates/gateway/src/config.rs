@@ -119,6 +119,10 @@ pub struct GatewayConfig {
     pub keep: KeepConfig,
     /// What is done outside for runs, where there is a run store.
     pub outside: OutsideConfig,
+    /// From where on alarms are raised.
+    pub alerts: observe::AlertRules,
+    /// What work costs.
+    pub prices: observe::Prices,
 }
 
 /// Effects, declared tools and webhooks.
@@ -259,6 +263,8 @@ impl Default for GatewayConfig {
             keys: Keys::default(),
             keep: KeepConfig::default(),
             outside: OutsideConfig::default(),
+            alerts: observe::AlertRules::default(),
+            prices: observe::Prices::default(),
             on_disconnect: OnDisconnect::Cancel,
             on_disconnect_chat: None,
             on_disconnect_completions: None,

@@ -70,12 +70,12 @@ fn expose_account(text: &mut Text, accounts: &[Account<'_>]) {
             .map(|(state, blocks)| (state, u64::from(blocks)))
     });
     type Of = fn(&Snapshot) -> u64;
-    // Of whoever names its attempts: a worker of another make may not.
-    let named = |s: &Snapshot| s.attempts.len() as u64 == u64::from(s.queued) + u64::from(s.running) + u64::from(s.stopping);
-    let unowned: Vec<Account<'_>> = accounts.iter().filter(|(_, s)| named(s)).copied().collect();
-    if !unowned.is_empty() {
+    if accounts.iter().any(|(_, s)| unowned(s).is_some()) {
         let about = "Active blocks beyond all that live attempts say they hold: nobody is left to give them back. Expected to stay 0.";
-        each(text.gauge("kvit_kv_unowned_blocks", about), &unowned, unowned_blocks);
+        let mut family = text.gauge("kvit_kv_unowned_blocks", about);
+        for (worker, blocks) in accounts.iter().filter_map(|(worker, s)| Some((*worker, unowned(s)?))) {
+            sample(&mut family, worker, None, blocks);
+        }
     }
     let bytes = text.gauge(
         "kvit_kv_pool_bytes",
@@ -124,9 +124,11 @@ fn expose_account(text: &mut Text, accounts: &[Account<'_>]) {
 }
 
 /// Blocks that have an owner by the account and that no live attempt says it holds; shared ones are held more than once, so at least so many.
-pub(crate) fn unowned_blocks(cut: &Snapshot) -> u64 {
+/// `None` of a worker of another make that does not name its attempts.
+pub(crate) fn unowned(cut: &Snapshot) -> Option<u64> {
+    let attempts = u64::from(cut.queued) + u64::from(cut.running) + u64::from(cut.stopping);
     let held: u64 = cut.attempts.iter().map(|a| u64::from(a.blocks)).sum();
-    u64::from(cut.active).saturating_sub(held)
+    (cut.attempts.len() as u64 == attempts).then(|| u64::from(cut.active).saturating_sub(held))
 }
 
 /// What a worker holds for runs.

@@ -7,18 +7,22 @@
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use lifecycle::event::{Event, Record};
 use lifecycle::session::PeerState;
 use lifecycle::{RunKey, Tenant, Time};
 
+use crate::alert::{Alert, AlertRules, AlertState, AlertsView, Seen};
 use crate::clock::Clock;
 use crate::evicted::{Evicted, Recall};
 use crate::fold::{AttemptKnown, Run};
-use crate::metrics::{Defect, Scrape, Totals};
+use crate::history::{History, Tally, WINDOWS};
+use crate::metrics::{Defect, Scrape, Totals, WorkerScrape};
 use crate::runs::{PAGE_MAX, RunFilter, RunPage};
 use crate::view::{RunState, RunView};
 use crate::waiting::Waiting;
+use crate::waste::{Prices, WasteView};
 
 /// Live runs are never forgotten below this many times `Limits::runs`.
 const HARD_LIMIT_FACTOR: usize = 8;
@@ -39,11 +43,13 @@ pub struct Limits {
     pub runs: usize,
     /// Ids of runs that were evicted so, kept to say that they were.
     pub evicted: usize,
+    /// The window that waste is reckoned over.
+    pub window: Duration,
 }
 
 impl Default for Limits {
     fn default() -> Self {
-        Limits { records: 65_536, runs: 10_000, evicted: 32_768 }
+        Limits { records: 65_536, runs: 10_000, evicted: 32_768, window: Duration::from_secs(300) }
     }
 }
 
@@ -60,7 +66,6 @@ struct Shared {
     state: Mutex<State>,
 }
 
-#[derive(Default)]
 struct State {
     ring: VecDeque<Record>,
     runs: ByRun<Run>,
@@ -73,13 +78,16 @@ struct State {
     /// How each gateway stands with the worker, where there is a worker with sessions; the worker bounds how many it knows.
     gateways: BTreeMap<Arc<str>, PeerState>,
     waiting: Waiting,
+    /// Since when each account that was cut had blocks of orphans.
+    orphaned_blocks: Option<Time>,
+    history: History,
     totals: Totals,
 }
 
 impl Journal {
     /// An empty journal that stamps with `clock`.
     pub fn new(clock: Clock, limits: Limits) -> Journal {
-        Journal(Arc::new(Shared { clock, limits, state: Mutex::default() }))
+        Journal(Arc::new(Shared { clock, limits, state: Mutex::new(State::new(limits)) }))
     }
 
     /// The clock that stamps its records.
@@ -151,17 +159,29 @@ impl Journal {
     // contract: C-15
     pub fn metrics(&self, scrape: &Scrape<'_>) -> String {
         let now = self.0.clock.now();
-        let mut state = self.lock();
-        for _ in scrape.workers.iter().filter(|worker| worker.snapshot.is_some_and(|s| !s.is_conserved())) {
-            state.totals.defect(Defect::NotConserved);
-        }
-        let mut totals = state.totals.clone();
-        totals.records = state.ring.len() as u64;
-        let age = |since: Option<Time>| since.map_or(0, |at| u64::try_from(now.since(at).as_micros()).unwrap_or(u64::MAX));
-        totals.unacknowledged_oldest_us = age(state.waiting.unacknowledged());
-        totals.orphans_oldest_us = age(state.waiting.orphan());
-        drop(state);
+        let totals = self.lock().cut(scrape.workers, now);
         totals.expose(scrape, self.0.limits, crate::clock::epoch_us(now))
+    }
+
+    /// Every alert rule as it stands; the accounts as with `metrics`.
+    pub fn alerts(&self, rules: &AlertRules, workers: &[WorkerScrape<'_>]) -> AlertsView {
+        let now = self.0.clock.now();
+        let mut state = self.lock();
+        let totals = state.cut(workers, now);
+        let seen = Seen { now, totals: &totals, history: &state.history, workers };
+        let data: Vec<_> = Alert::ALL.into_iter().map(|alert| alert.look(rules, &seen)).collect();
+        AlertsView { object: "list", firing: data.iter().filter(|a| a.state == AlertState::Firing).count(), data }
+    }
+
+    /// The two views of waste, and the cost of answers.
+    pub fn waste(&self, prices: &Prices) -> WasteView {
+        let now = self.0.clock.now();
+        let state = self.lock();
+        let (history, totals) = (&state.history, &state.totals);
+        let (latest, total) = (history.latest(now, totals), Tally::of(totals));
+        let windows: Vec<Tally> = (0..WINDOWS).map_while(|back| history.window(back, now, totals)).collect();
+        drop(state);
+        WasteView::new(self.0.limits.window, &latest, &windows, &total, prices)
     }
 
     /// A run's records that are still in the ring, oldest first. Looks through the whole ring under the lock: for tests and checks.
@@ -198,16 +218,36 @@ fn fold_into(run: &mut Run, record: &Record, (totals, ended, waiting): (&mut Tot
     run.fold(record, totals);
     totals.runs[state as usize] -= 1;
     totals.runs[run.state() as usize] += 1;
-    totals.unacknowledged = totals.unacknowledged - u64::from(awaits) + u64::from(run.awaits_acknowledgement());
-    totals.orphans = totals.orphans - orphans + run.orphans();
-    waiting.follow(run, record.at);
+    let (awaits_now, orphans_now) = (run.awaits_acknowledgement(), run.orphans());
+    if (awaits_now, orphans_now) != (awaits, orphans) {
+        totals.unacknowledged = totals.unacknowledged - u64::from(awaits) + u64::from(awaits_now);
+        totals.orphans = totals.orphans - orphans + orphans_now;
+        waiting.follow(run, [awaits_now, orphans_now > 0], record.at);
+    }
     if !over && run.is_over() {
         ended.push_back(run.seq);
     }
 }
 
 impl State {
+    fn new(limits: Limits) -> State {
+        State {
+            ring: VecDeque::new(),
+            runs: ByRun::default(),
+            order: BTreeMap::new(),
+            over: VecDeque::new(),
+            evicted: Evicted::default(),
+            next_seq: 0,
+            gateways: BTreeMap::new(),
+            waiting: Waiting::default(),
+            orphaned_blocks: None,
+            history: History::new(limits.window),
+            totals: Totals::default(),
+        }
+    }
+
     fn take(&mut self, record: Record, limits: Limits) {
+        self.history.pass(record.at, &self.totals);
         match &record.event {
             Event::StepDone { .. } => self.totals.steps += 1,
             Event::DeviceBusy { span } => self.totals.busy_us += u64::try_from(span.as_micros()).unwrap_or(u64::MAX),
@@ -227,6 +267,27 @@ impl State {
         if limits.records > 0 {
             self.ring.push_back(record);
         }
+    }
+
+    /// The totals with the gauges that only a look can have, and what the workers' accounts say against their contract.
+    fn cut(&mut self, workers: &[WorkerScrape<'_>], now: Time) -> Totals {
+        self.history.pass(now, &self.totals);
+        let accounts = || workers.iter().filter_map(|worker| worker.snapshot);
+        for _ in accounts().filter(|account| !account.is_conserved()) {
+            self.totals.defect(Defect::NotConserved);
+        }
+        // A gateway that is lost took its records along: its orphans show in the account alone.
+        if accounts().any(|account| account.orphaned > 0) {
+            self.orphaned_blocks.get_or_insert(now);
+        } else if accounts().next().is_some() {
+            self.orphaned_blocks = None;
+        }
+        let mut totals = self.totals.clone();
+        totals.records = self.ring.len() as u64;
+        let age = |since: Option<Time>| since.map_or(0, |at| u64::try_from(now.since(at).as_micros()).unwrap_or(u64::MAX));
+        totals.unacknowledged_oldest_us = age(self.waiting.unacknowledged());
+        totals.orphans_oldest_us = age(self.waiting.orphan()).max(age(self.orphaned_blocks));
+        totals
     }
 
     fn gateway(&mut self, gateway: &Arc<str>, state: Option<PeerState>) {

@@ -19,7 +19,7 @@ use crate::view::RunState;
 pub(crate) mod histogram;
 mod page;
 
-use histogram::Histogram;
+use histogram::{BUCKETS, Histogram};
 
 const CAUSES: usize = Cause::ALL.len();
 const KINDS: usize = OutcomeKind::ALL.len();
@@ -100,6 +100,11 @@ pub(crate) struct Spans([Histogram; CAUSES]);
 impl Spans {
     pub(crate) fn observe(&mut self, cause: Cause, span: Duration, run: &RunId, at: Time) {
         self.0[cause as usize].observe(span, run, at);
+    }
+
+    /// Of all causes together, by bucket.
+    pub(crate) fn counts(&self) -> [u64; BUCKETS] {
+        std::array::from_fn(|bucket| self.0.iter().map(|h| h.counts[bucket]).sum())
     }
 
     /// Those that have an observation.
@@ -205,5 +210,15 @@ impl Totals {
     pub(crate) fn looked_up(&mut self, cached: u64) {
         self.prefix_lookups += 1;
         self.prefix_hits += u64::from(cached > 0);
+    }
+
+    /// Work of settled runs that ended like this.
+    pub(crate) fn settled_work(&self, kind: OutcomeKind) -> &lifecycle::Totals {
+        &self.settled_work[kind as usize]
+    }
+
+    /// Runs that ended like this.
+    pub(crate) fn ended(&self, kind: OutcomeKind) -> u64 {
+        Cause::ALL.iter().filter(|c| c.outcome() == kind).map(|c| self.outcomes[*c as usize]).sum()
     }
 }

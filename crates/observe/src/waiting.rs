@@ -1,7 +1,7 @@
 //! Who has waited longest for something that should not take long: a cancel's acknowledgement, an orphan's reaping.
 //!
 //! Invariant: a run stands in a table exactly while it waits, with the time at which it began to; to ask for the oldest costs a look at one
-//! end, and a record that changes nothing costs a comparison.
+//! end, and a record that changes nothing costs nothing here.
 
 use std::collections::BTreeSet;
 
@@ -17,9 +17,8 @@ impl Waiting {
     /// What is waited for: see [`Waiting::unacknowledged`] and [`Waiting::orphan`].
     pub(crate) const KINDS: usize = 2;
 
-    /// The run has changed with what happened at `at`.
-    pub(crate) fn follow(&mut self, run: &mut Run, at: Time) {
-        let waits = [run.awaits_acknowledgement(), run.orphans() > 0];
+    /// With what happened at `at` the run waits for these and no others.
+    pub(crate) fn follow(&mut self, run: &mut Run, waits: [bool; Self::KINDS], at: Time) {
         for (kind, waits) in waits.into_iter().enumerate() {
             match (run.waits[kind], waits) {
                 (None, true) => {

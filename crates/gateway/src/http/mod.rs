@@ -2,6 +2,7 @@
 //!
 //! Invariant: every response carries `X-Request-Id`: its run's id where it is about one run, else one of its own; no handler owns a run.
 
+pub(crate) mod alerts;
 pub(crate) mod chat;
 pub(crate) mod completions;
 pub(crate) mod effects;
@@ -76,6 +77,8 @@ pub(crate) fn router(calls: Arc<Calls>, stop: &watch::Receiver<bool>) -> Router 
         .route("/v1/kv", get(kv::account))
         .route("/v1/kv/blocks", get(kv::blocks))
         .route("/v1/workers", get(workers::list))
+        .route("/v1/alerts", get(alerts::alerts))
+        .route("/v1/waste", get(alerts::waste))
         .route("/health", get(ready))
         .route("/health/live", get(live))
         .route("/health/ready", get(ready))

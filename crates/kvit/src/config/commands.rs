@@ -88,6 +88,13 @@ const LISTS: [(&[Reader], &[&str]); 5] = [
             "webhook_retry_ms",
             "webhook_retry_max_ms",
             "sends_max",
+            "alert_window_s",
+            "alert_waste_percent",
+            "alert_cancel_ms",
+            "alert_unacknowledged_ms",
+            "alert_orphaned_ms",
+            "price_device_hour",
+            "price_million_tokens",
         ],
     ),
     (

@@ -58,9 +58,39 @@ impl Histogram {
     }
 }
 
+/// The `q`-quantile in microseconds, as Prometheus' `histogram_quantile` reckons it: linear inside a bucket, and the highest bound for what
+/// is above it. `None` without an observation.
+pub(crate) fn quantile(counts: &[u64; BUCKETS], q: f64) -> Option<f64> {
+    let total: u64 = counts.iter().sum();
+    if total == 0 {
+        return None;
+    }
+    let rank = q * total as f64;
+    let mut below = 0;
+    for (at, count) in counts.iter().enumerate() {
+        if (below + count) as f64 >= rank && *count > 0 {
+            let Some(upper) = BOUNDS_US.get(at) else { break };
+            let lower = if at == 0 { 0 } else { BOUNDS_US[at - 1] };
+            return Some(lower as f64 + (upper - lower) as f64 * (rank - below as f64) / *count as f64);
+        }
+        below += count;
+    }
+    BOUNDS_US.last().map(|us| *us as f64)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_quantile_is_linear_inside_its_bucket_and_never_above_the_last_bound() {
+        let mut counts = [0; BUCKETS];
+        assert_eq!(quantile(&counts, 0.95), None);
+        counts[3] = 10; // 500 to 1,000 µs
+        assert_eq!(quantile(&counts, 0.5), Some(750.0));
+        counts[BUCKETS - 1] = 90;
+        assert_eq!(quantile(&counts, 0.95), Some(60_000_000.0));
+    }
 
     #[test]
     fn an_exemplar_stands_for_a_second() {

@@ -1,7 +1,9 @@
 //! The journal and its views, seen through the public API: what is recorded is what every view shows.
 
+mod alerts;
 mod documents;
 mod graces;
+mod hands;
 mod journal;
 mod metrics;
 mod open_metrics;
@@ -11,3 +13,4 @@ mod story;
 mod timeline;
 mod totals;
 mod views;
+mod waste;

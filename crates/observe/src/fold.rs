@@ -28,6 +28,15 @@ pub use attempt::AttemptKnown;
 pub(crate) use attempt::{AttemptFold, Progress};
 use grace::Graces;
 
+/// What the totals' gauges count a run under.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Stands {
+    pub state: RunState,
+    pub over: bool,
+    pub awaits: bool,
+    pub orphans: u64,
+}
+
 /// One run.
 #[derive(Clone, Debug)]
 pub(crate) struct Run {
@@ -70,6 +79,8 @@ pub(crate) struct Run {
     /// Tokens computed after the cancel had arrived at the worker.
     pub(crate) after_receipt: u64,
     last_token: Option<Time>,
+    /// As the last record left it.
+    pub(crate) stands: Stands,
     /// Since when it is in one of the tables of what somebody waits for.
     pub(crate) waits: [Option<Time>; Waiting::KINDS],
     /// How wrong the times of its workers may be against the others.
@@ -104,6 +115,7 @@ impl Run {
             after_receipt: 0,
             layers_dropped: 0,
             last_token: None,
+            stands: Stands { state: RunState::Queued, over: false, awaits: false, orphans: 0 },
             waits: [None; Waiting::KINDS],
             clock_error: Duration::ZERO,
         }

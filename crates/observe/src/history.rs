@@ -120,10 +120,15 @@ impl History {
     }
 
     /// A record of `at` is about to be folded into these totals.
+    #[inline]
     pub(crate) fn pass(&mut self, at: Time, totals: &Totals) {
-        if at < self.due {
-            return;
+        if at >= self.due {
+            self.mark(at, totals);
         }
+    }
+
+    #[cold]
+    fn mark(&mut self, at: Time, totals: &Totals) {
         let begun = self.floor(at);
         if self.marks.len() >= MARKS {
             self.marks.pop_front();

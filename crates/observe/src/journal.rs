@@ -16,7 +16,7 @@ use lifecycle::{RunKey, Tenant, Time};
 use crate::alert::{Alert, AlertRules, AlertState, AlertsView, Seen};
 use crate::clock::Clock;
 use crate::evicted::{Evicted, Recall};
-use crate::fold::{AttemptKnown, Run};
+use crate::fold::{AttemptKnown, Run, Stands};
 use crate::history::{History, Tally, WINDOWS};
 use crate::metrics::{Defect, Scrape, Totals, WorkerScrape};
 use crate::runs::{PAGE_MAX, RunFilter, RunPage};
@@ -212,19 +212,20 @@ fn matches(run: &Run, filter: &RunFilter) -> bool {
         && filter.cause.is_none_or(|c| outcome.is_some_and(|o| o.cause == c))
 }
 
-/// Folds a record into its run and into the totals.
+/// Folds a record into its run and into the totals. What was true before is what the last record left.
 fn fold_into(run: &mut Run, record: &Record, (totals, ended, waiting): (&mut Totals, &mut VecDeque<u64>, &mut Waiting)) {
-    let (state, awaits, over, orphans) = (run.state(), run.awaits_acknowledgement(), run.is_over(), run.orphans());
     run.fold(record, totals);
-    totals.runs[state as usize] -= 1;
-    totals.runs[run.state() as usize] += 1;
-    let (awaits_now, orphans_now) = (run.awaits_acknowledgement(), run.orphans());
-    if (awaits_now, orphans_now) != (awaits, orphans) {
-        totals.unacknowledged = totals.unacknowledged - u64::from(awaits) + u64::from(awaits_now);
-        totals.orphans = totals.orphans - orphans + orphans_now;
-        waiting.follow(run, [awaits_now, orphans_now > 0], record.at);
+    let stands = Stands { state: run.state(), over: run.is_over(), awaits: run.awaits_acknowledgement(), orphans: run.orphans() };
+    if stands == run.stands {
+        return;
     }
-    if !over && run.is_over() {
+    let before = std::mem::replace(&mut run.stands, stands);
+    totals.runs[before.state as usize] -= 1;
+    totals.runs[stands.state as usize] += 1;
+    totals.unacknowledged = totals.unacknowledged - u64::from(before.awaits) + u64::from(stands.awaits);
+    totals.orphans = totals.orphans - before.orphans + stands.orphans;
+    waiting.follow(run, [stands.awaits, stands.orphans > 0], record.at);
+    if stands.over && !before.over {
         ended.push_back(run.seq);
     }
 }
@@ -364,9 +365,9 @@ impl State {
     fn drop_run(&mut self, seq: u64) -> Option<Run> {
         let mut run = self.order.remove(&seq).and_then(|key| self.runs.remove(&key))?;
         self.waiting.forget(&mut run);
-        self.totals.runs[run.state() as usize] -= 1;
-        self.totals.unacknowledged -= u64::from(run.awaits_acknowledgement());
-        self.totals.orphans -= run.orphans();
+        self.totals.runs[run.stands.state as usize] -= 1;
+        self.totals.unacknowledged -= u64::from(run.stands.awaits);
+        self.totals.orphans -= run.stands.orphans;
         Some(run)
     }
 }

@@ -17,8 +17,8 @@ pub(crate) const BOUNDS_US: [u64; 18] = [
 /// One a bound, and one for what is above all of them.
 pub(crate) const BUCKETS: usize = BOUNDS_US.len() + 1;
 
-/// How long a bucket's exemplar stands before the next observation replaces it.
-const EXEMPLAR_STANDS: Duration = Duration::from_secs(1);
+/// How long a bucket's exemplar stands before the next observation replaces it, in microseconds.
+const EXEMPLAR_STANDS_US: u64 = 1_000_000;
 
 /// A run that fell into a bucket.
 #[derive(Clone, Debug)]
@@ -43,16 +43,22 @@ impl Histogram {
         let bucket = BOUNDS_US.partition_point(|bound| *bound < us);
         self.counts[bucket] += 1;
         self.sum_us = self.sum_us.saturating_add(us);
-        let place = &mut self.exemplars.get_or_insert_default()[bucket];
-        if place.as_ref().is_none_or(|last| at.since(last.at) >= EXEMPLAR_STANDS) {
-            *place = Some(Exemplar { run: run.clone(), us, at });
+        let last = self.exemplar(bucket).map(|last| last.at.0);
+        if last.is_none_or(|last| at.0 >= last + EXEMPLAR_STANDS_US) {
+            self.show(bucket, Exemplar { run: run.clone(), us, at });
         }
+    }
+
+    #[cold]
+    fn show(&mut self, bucket: usize, exemplar: Exemplar) {
+        self.exemplars.get_or_insert_default()[bucket] = Some(exemplar);
     }
 
     pub(crate) fn count(&self) -> u64 {
         self.counts.iter().sum()
     }
 
+    #[inline]
     pub(crate) fn exemplar(&self, bucket: usize) -> Option<&Exemplar> {
         self.exemplars.as_ref()?[bucket].as_ref()
     }

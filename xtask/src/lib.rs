@@ -1,10 +1,11 @@
-//! What the developer commands share with the tests of other crates: how processes are run, what is found or installed, a PostgreSQL server.
+//! What the developer commands share with the tests of other crates: how processes are run, what is found or installed, a PostgreSQL server, Prometheus.
 //!
 //! Invariant: whatever is started here ends with its owner, by process id.
 
 pub mod packages;
 pub mod postgres;
 pub mod process;
+pub mod prometheus;
 
 use std::path::PathBuf;
 

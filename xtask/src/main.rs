@@ -13,7 +13,7 @@ mod upstreams;
 
 use std::process::ExitCode;
 
-use xtask::{packages, postgres, process, root};
+use xtask::{packages, postgres, process, prometheus, root};
 
 const USAGE: &str = "usage: cargo xtask COMMAND
 

@@ -10,7 +10,7 @@ use anyhow::{Context, bail};
 use crate::postgres::{self, Postgres};
 use crate::process::{command, listen, run as run_command};
 use crate::stacks::{self, Quick};
-use crate::{proof, sdk};
+use crate::{prometheus, proof, sdk};
 
 /// What the runners counted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -41,6 +41,9 @@ pub fn run(long: bool) -> anyhow::Result<()> {
     // Without it the store's tests would skip half of what they are for: that is a failure, and does not hide the others.
     let postgres = Postgres::start().inspect_err(|error| eprintln!("xtask: PostgreSQL: {error:#}")).ok();
     total.failed += u64::from(postgres.is_none());
+    // The same of Prometheus, which judges the rules and the dashboard.
+    let prometheus = prometheus::install().inspect_err(|error| eprintln!("xtask: Prometheus: {error:#}"));
+    total.failed += u64::from(prometheus.is_err());
     let model = model().context("the tests need the real model");
     match model {
         Err(error) => part(&mut total, "model", Err(error)),

@@ -122,6 +122,10 @@ pub struct GatewayConfig {
     pub outside: OutsideConfig,
     /// What is remembered of the workers' blocks.
     pub moments: MomentsConfig,
+    /// From where on alarms are raised.
+    pub alerts: observe::AlertRules,
+    /// What work costs.
+    pub prices: observe::Prices,
 }
 
 /// Effects, declared tools and webhooks.
@@ -263,6 +267,8 @@ impl Default for GatewayConfig {
             keep: KeepConfig::default(),
             outside: OutsideConfig::default(),
             moments: MomentsConfig::default(),
+            alerts: observe::AlertRules::default(),
+            prices: observe::Prices::default(),
             on_disconnect: OnDisconnect::Cancel,
             on_disconnect_chat: None,
             on_disconnect_completions: None,

@@ -44,6 +44,10 @@ pub enum Command {
     Kv(KvArgs),
     /// List runs, newest first.
     Runs(RunsArgs),
+    /// Show which alert rules fire (exit code 1 if one does), or write them for Prometheus.
+    Alerts(AlertsArgs),
+    /// Show what was computed for nobody, and what an answer costs.
+    Waste(WasteArgs),
     /// Estimate the tokens that are computed in vain while the word of a hang-up travels.
     Estimate(EstimateArgs),
     /// Play gateways and workers on a hostile network, from a seed, and check every clause.
@@ -190,6 +194,25 @@ pub struct RunsArgs {
     /// Most runs to list.
     #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub limit: u32,
+    /// Server and form.
+    #[command(flatten)]
+    pub ask: Ask,
+}
+
+/// `kvit alerts`
+#[derive(Debug, Args)]
+pub struct AlertsArgs {
+    /// Print Prometheus' rule file as the configuration makes it, and ask nobody.
+    #[arg(long)]
+    pub rules: bool,
+    /// Server and form.
+    #[command(flatten)]
+    pub ask: Ask,
+}
+
+/// `kvit waste`
+#[derive(Debug, Args)]
+pub struct WasteArgs {
     /// Server and form.
     #[command(flatten)]
     pub ask: Ask,

@@ -51,6 +51,11 @@ fn run(cli: Cli) -> Result<(), Failure> {
         Command::Trace(args) => cmd::trace::run(&args),
         Command::Kv(args) => cmd::kv::run(&args),
         Command::Runs(args) => cmd::runs::run(&args),
+        Command::Alerts(args) if args.rules => {
+            cmd::alerts::rules(&config::load(config::ServeFlags::default(), &env, cli.config.as_deref())?, args.ask.json)
+        }
+        Command::Alerts(args) => cmd::alerts::run(&args),
+        Command::Waste(args) => cmd::waste::run(&args),
         Command::Estimate(args) => cmd::estimate::run(&args),
         Command::Sim(args) => cmd::sim::run(&args),
         Command::Museum(args) => cmd::museum::run(&args),

@@ -229,6 +229,11 @@ pub enum Event {
         /// Rows that were dropped.
         dropped: u32,
     },
+    /// The device spent so much more time in steps; told a few times a second, and when it has nothing to do.
+    DeviceBusy {
+        /// How much.
+        span: Duration,
+    },
     /// A step failed.
     DeviceFailed {
         /// The step.
@@ -284,6 +289,7 @@ impl Event {
             Event::LetGo { .. } | Event::PromptCounted { .. } => false,
             Event::Tombstoned { .. } | Event::StepDone { .. } | Event::DeviceFailed { .. } | Event::StaleMessage => false,
             Event::SessionOpened { .. } | Event::SessionClosed { .. } | Event::Gateway { .. } | Event::Defect { .. } => false,
+            Event::DeviceBusy { .. } => false,
         }
     }
 }

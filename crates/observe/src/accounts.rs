@@ -70,6 +70,23 @@ fn expose_account(text: &mut Text, accounts: &[Account<'_>]) {
             .map(|(state, blocks)| (state, u64::from(blocks)))
     });
     type Of = fn(&Snapshot) -> u64;
+    if accounts.iter().any(|(_, s)| unowned(s).is_some()) {
+        let about = "Active blocks beyond all that live attempts say they hold: nobody is left to give them back. Expected to stay 0.";
+        let mut family = text.gauge("kvit_kv_unowned_blocks", about);
+        for (worker, blocks) in accounts.iter().filter_map(|(worker, s)| Some((*worker, unowned(s)?))) {
+            sample(&mut family, worker, None, blocks);
+        }
+    }
+    let bytes = text.gauge(
+        "kvit_kv_pool_bytes",
+        "The pool as an allocator sees it: reserved from the system at the start and kept; of that, allocated (handed out, cached or waiting \
+         for a fence) and free.",
+    );
+    spread(bytes, "state", accounts, |s| {
+        let block = s.reserved_bytes.checked_div(u64::from(s.total)).unwrap_or(0);
+        let free = block * u64::from(s.free);
+        [("reserved", s.reserved_bytes), ("allocated", s.reserved_bytes.saturating_sub(free)), ("free", free)]
+    });
     let gauges: [(_, _, Of); 6] = [
         ("kvit_kv_pool_blocks", "Blocks in the pool.", |s| u64::from(s.total)),
         ("kvit_kv_orphaned_blocks", "Of the active blocks: those whose attempt no gateway claims.", |s| u64::from(s.orphaned)),
@@ -104,6 +121,14 @@ fn expose_account(text: &mut Text, accounts: &[Account<'_>]) {
     for (name, help, of) in counters {
         each(text.counter(name, help), accounts, of);
     }
+}
+
+/// Blocks that have an owner by the account and that no live attempt says it holds; shared ones are held more than once, so at least so many.
+/// `None` of a worker of another make that does not name its attempts.
+pub(crate) fn unowned(cut: &Snapshot) -> Option<u64> {
+    let attempts = u64::from(cut.queued) + u64::from(cut.running) + u64::from(cut.stopping);
+    let held: u64 = cut.attempts.iter().map(|a| u64::from(a.blocks)).sum();
+    (cut.attempts.len() as u64 == attempts).then(|| u64::from(cut.active).saturating_sub(held))
 }
 
 /// What a worker holds for runs.

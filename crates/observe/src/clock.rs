@@ -57,3 +57,9 @@ fn read() -> Duration {
     let now = clock_gettime(CLOCK);
     Duration::new(u64::try_from(now.tv_sec).unwrap_or(0), u32::try_from(now.tv_nsec).unwrap_or(0))
 }
+
+/// How many microseconds after 1970 a clock began that now shows `now`, by the system's idea of the date.
+pub(crate) fn epoch_us(now: Time) -> u64 {
+    let date = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(date.as_micros()).unwrap_or(u64::MAX).saturating_sub(now.0)
+}

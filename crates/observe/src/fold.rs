@@ -13,55 +13,28 @@ use lifecycle::{Cause, Delivery, Guarantee, Milestone, Milestones, Outcome, Outc
 
 use crate::metrics::{Defect, Totals};
 use crate::view::{BlocksView, RunState};
+use crate::waiting::Waiting;
 
 mod again;
 mod ahead;
+mod attempt;
+mod crossing;
 mod grace;
 mod worker;
 
 use again::unreleased;
 use ahead::Ahead;
+pub use attempt::AttemptKnown;
+pub(crate) use attempt::{AttemptFold, Progress};
 use grace::Graces;
 
-/// What an attempt's records say of it.
+/// What the totals' gauges count a run under.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct AttemptKnown {
-    /// That a worker has it.
-    pub queued: bool,
-    /// That its end is decided.
-    pub ended: bool,
-    /// That its worker holds nothing of it.
-    pub released: bool,
-}
-
-/// How far an attempt has come.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Progress {
-    Queued,
-    Prefilling,
-    Decoding,
-    Preempted,
-}
-
-/// One execution.
-#[derive(Clone, Debug)]
-pub(crate) struct AttemptFold {
-    pub number: u32,
-    progress: Progress,
-    /// Its end is wanted.
-    stopping: bool,
-    /// Its gateway is not heard.
-    suspended: bool,
-    /// No gateway claims it.
-    orphaned: bool,
-    /// Its worker gave it back: another attempt follows.
-    handed_back: bool,
-    queued: bool,
-    ended: Option<OutcomeKind>,
-    released: bool,
-    void: bool,
-    /// What it can still compute; `None` if nobody has said what was asked for.
-    ahead: Option<Ahead>,
+pub(crate) struct Stands {
+    pub state: RunState,
+    pub over: bool,
+    pub awaits: bool,
+    pub orphans: u64,
 }
 
 /// One run.
@@ -106,6 +79,10 @@ pub(crate) struct Run {
     /// Tokens computed after the cancel had arrived at the worker.
     pub(crate) after_receipt: u64,
     last_token: Option<Time>,
+    /// As the last record left it.
+    pub(crate) stands: Stands,
+    /// Since when it is in one of the tables of what somebody waits for.
+    pub(crate) waits: [Option<Time>; Waiting::KINDS],
     /// How wrong the times of its workers may be against the others.
     pub(crate) clock_error: Duration,
 }
@@ -138,6 +115,8 @@ impl Run {
             after_receipt: 0,
             layers_dropped: 0,
             last_token: None,
+            stands: Stands { state: RunState::Queued, over: false, awaits: false, orphans: 0 },
+            waits: [None; Waiting::KINDS],
             clock_error: Duration::ZERO,
         }
     }
@@ -255,24 +234,11 @@ impl Run {
         if number == 0 || self.attempts.iter().any(|a| a.number == number) {
             return;
         }
-        let fresh = AttemptFold {
-            number,
-            progress: Progress::Queued,
-            stopping: false,
-            suspended: false,
-            orphaned: false,
-            handed_back: false,
-            queued: false,
-            ended: None,
-            released: false,
-            void: false,
-            ahead: None,
-        };
         let place = self.attempts.partition_point(|a| a.number < number);
         if place == self.attempts.len() && place > 0 {
             self.stamps = unreleased(&self.stamps);
         }
-        self.attempts.insert(place, fresh);
+        self.attempts.insert(place, AttemptFold::new(number));
     }
 
     fn fold_gateway(&mut self, record: &Record, totals: &mut Totals) {
@@ -291,13 +257,13 @@ impl Run {
             }
             Event::Dispatched { tokens_max } => self.ahead(record.attempt, |ahead| ahead.dispatched(*tokens_max)),
             Event::CancelSent { count, .. } => {
-                self.stamps.mark(Milestone::CancelSent, at);
+                self.reached(Milestone::CancelSent, at, totals);
                 self.mark_stopping(record.attempt);
                 totals.cancels_sent += 1;
                 totals.cancels_repeated += u64::from(*count > 1);
             }
             Event::CancelAcknowledged => {
-                self.stamps.mark(Milestone::CancelAcknowledged, at);
+                self.reached(Milestone::CancelAcknowledged, at, totals);
             }
             Event::Delivered { tokens } => {
                 self.meter.deliver(*tokens);
@@ -329,7 +295,7 @@ impl Run {
             Event::WorkerClock { error } => self.clock_error = self.clock_error.max(*error),
             Event::HandedBack => self.handed_back(record.attempt),
             Event::Settled { proven } => {
-                if !self.stamps.mark(Milestone::Settled, at) {
+                if !self.reached(Milestone::Settled, at, totals) {
                     return totals.defect(Defect::SettledTwice);
                 }
                 self.proven = *proven;

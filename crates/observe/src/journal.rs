@@ -7,18 +7,23 @@
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use lifecycle::event::{Event, Record};
 use lifecycle::session::PeerState;
 use lifecycle::{RunKey, Tenant, Time};
 
+use crate::alert::{Alert, AlertRules, AlertState, AlertsView, Seen};
 use crate::clock::Clock;
 use crate::evicted::{Evicted, Recall};
-use crate::fold::{AttemptKnown, Run};
-use crate::metrics::{Defect, Scrape, Totals};
+use crate::fold::{AttemptKnown, Run, Stands};
+use crate::history::{History, Tally, WINDOWS};
+use crate::metrics::{Defect, Scrape, Totals, WorkerScrape};
 use crate::runs::{PAGE_MAX, RunFilter, RunPage};
 use crate::steps::SCAN as SCAN_RECORDS;
 use crate::view::{RunState, RunView};
+use crate::waiting::Waiting;
+use crate::waste::{Prices, WasteView};
 
 /// Live runs are never forgotten below this many times `Limits::runs`.
 const HARD_LIMIT_FACTOR: usize = 8;
@@ -39,11 +44,13 @@ pub struct Limits {
     pub runs: usize,
     /// Ids of runs that were evicted so, kept to say that they were.
     pub evicted: usize,
+    /// The window that waste is reckoned over.
+    pub window: Duration,
 }
 
 impl Default for Limits {
     fn default() -> Self {
-        Limits { records: 65_536, runs: 10_000, evicted: 32_768 }
+        Limits { records: 65_536, runs: 10_000, evicted: 32_768, window: Duration::from_secs(300) }
     }
 }
 
@@ -60,7 +67,6 @@ struct Shared {
     state: Mutex<State>,
 }
 
-#[derive(Default)]
 struct State {
     ring: VecDeque<Record>,
     /// Records that were ever in the ring: the number of its newest.
@@ -74,13 +80,17 @@ struct State {
     next_seq: u64,
     /// How each gateway stands with the worker, where there is a worker with sessions; the worker bounds how many it knows.
     gateways: BTreeMap<Arc<str>, PeerState>,
+    waiting: Waiting,
+    /// Since when each account that was cut had blocks of orphans.
+    orphaned_blocks: Option<Time>,
+    history: History,
     totals: Totals,
 }
 
 impl Journal {
     /// An empty journal that stamps with `clock`.
     pub fn new(clock: Clock, limits: Limits) -> Journal {
-        Journal(Arc::new(Shared { clock, limits, state: Mutex::default() }))
+        Journal(Arc::new(Shared { clock, limits, state: Mutex::new(State::new(limits)) }))
     }
 
     /// The clock that stamps its records.
@@ -157,18 +167,34 @@ impl Journal {
         RunPage { object: "list", data: found.iter().map(|run| RunView::of(run, self.0.clock)).collect(), has_more }
     }
 
-    /// The metrics page (`text/plain; version=0.0.4`): the journal's totals as one cut, and the worker's account as the scrape brings it. An
+    /// The metrics page, as `scrape.format` says: the journal's totals as one cut, and the worker's account as the scrape brings it. An
     /// account that does not add up is shown as it is and counted as a defect.
     // contract: C-15
     pub fn metrics(&self, scrape: &Scrape<'_>) -> String {
+        let now = self.0.clock.now();
+        let totals = self.lock().cut(scrape.workers, now);
+        totals.expose(scrape, self.0.limits, crate::clock::epoch_us(now))
+    }
+
+    /// Every alert rule as it stands; the accounts as with `metrics`.
+    pub fn alerts(&self, rules: &AlertRules, workers: &[WorkerScrape<'_>]) -> AlertsView {
+        let now = self.0.clock.now();
         let mut state = self.lock();
-        for _ in scrape.workers.iter().filter(|worker| worker.snapshot.is_some_and(|s| !s.is_conserved())) {
-            state.totals.defect(Defect::NotConserved);
-        }
-        let mut totals = state.totals.clone();
-        totals.records = state.ring.len() as u64;
+        let totals = state.cut(workers, now);
+        let seen = Seen { now, totals: &totals, history: &state.history, workers };
+        let data: Vec<_> = Alert::ALL.into_iter().map(|alert| alert.look(rules, &seen)).collect();
+        AlertsView { object: "list", firing: data.iter().filter(|a| a.state == AlertState::Firing).count(), data }
+    }
+
+    /// The two views of waste, and the cost of answers.
+    pub fn waste(&self, prices: &Prices) -> WasteView {
+        let now = self.0.clock.now();
+        let state = self.lock();
+        let (history, totals) = (&state.history, &state.totals);
+        let (latest, total) = (history.latest(now, totals), Tally::of(totals));
+        let windows: Vec<Tally> = (0..WINDOWS).map_while(|back| history.window(back, now, totals)).collect();
         drop(state);
-        totals.expose(scrape, self.0.limits)
+        WasteView::new(self.0.limits.window, &latest, &windows, &total, prices)
     }
 
     /// A run's records that are still in the ring, oldest first. Looks through the whole ring under the lock: for tests and checks.
@@ -223,23 +249,47 @@ fn matches(run: &Run, filter: &RunFilter) -> bool {
         && filter.cause.is_none_or(|c| outcome.is_some_and(|o| o.cause == c))
 }
 
-/// Folds a record into its run and into the totals.
-fn fold_into(run: &mut Run, record: &Record, totals: &mut Totals, ended: &mut VecDeque<u64>) {
-    let (state, awaits, over, orphans) = (run.state(), run.awaits_acknowledgement(), run.is_over(), run.orphans());
+/// Folds a record into its run and into the totals. What was true before is what the last record left.
+fn fold_into(run: &mut Run, record: &Record, (totals, ended, waiting): (&mut Totals, &mut VecDeque<u64>, &mut Waiting)) {
     run.fold(record, totals);
-    totals.runs[state as usize] -= 1;
-    totals.runs[run.state() as usize] += 1;
-    totals.unacknowledged = totals.unacknowledged - u64::from(awaits) + u64::from(run.awaits_acknowledgement());
-    totals.orphans = totals.orphans - orphans + run.orphans();
-    if !over && run.is_over() {
+    let stands = Stands { state: run.state(), over: run.is_over(), awaits: run.awaits_acknowledgement(), orphans: run.orphans() };
+    if stands == run.stands {
+        return;
+    }
+    let before = std::mem::replace(&mut run.stands, stands);
+    totals.runs[before.state as usize] -= 1;
+    totals.runs[stands.state as usize] += 1;
+    totals.unacknowledged = totals.unacknowledged - u64::from(before.awaits) + u64::from(stands.awaits);
+    totals.orphans = totals.orphans - before.orphans + stands.orphans;
+    waiting.follow(run, [stands.awaits, stands.orphans > 0], record.at);
+    if stands.over && !before.over {
         ended.push_back(run.seq);
     }
 }
 
 impl State {
+    fn new(limits: Limits) -> State {
+        State {
+            ring: VecDeque::new(),
+            runs: ByRun::default(),
+            order: BTreeMap::new(),
+            over: VecDeque::new(),
+            evicted: Evicted::default(),
+            next_seq: 0,
+            gateways: BTreeMap::new(),
+            waiting: Waiting::default(),
+            orphaned_blocks: None,
+            history: History::new(limits.window),
+            taken: 0,
+            totals: Totals::default(),
+        }
+    }
+
     fn take(&mut self, record: Record, limits: Limits) {
+        self.history.pass(record.at, &self.totals);
         match &record.event {
             Event::StepDone { .. } => self.totals.steps += 1,
+            Event::DeviceBusy { span } => self.totals.busy_us += u64::try_from(span.as_micros()).unwrap_or(u64::MAX),
             Event::DeviceFailed { .. } => self.totals.device_failures += 1,
             Event::Defect { .. } => self.totals.defect(Defect::Refused),
             Event::StaleMessage => self.totals.stale_messages += 1,
@@ -259,6 +309,27 @@ impl State {
         }
     }
 
+    /// The totals with the gauges that only a look can have, and what the workers' accounts say against their contract.
+    fn cut(&mut self, workers: &[WorkerScrape<'_>], now: Time) -> Totals {
+        self.history.pass(now, &self.totals);
+        let accounts = || workers.iter().filter_map(|worker| worker.snapshot);
+        for _ in accounts().filter(|account| !account.is_conserved()) {
+            self.totals.defect(Defect::NotConserved);
+        }
+        // A gateway that is lost took its records along: its orphans show in the account alone.
+        if accounts().any(|account| account.orphaned > 0) {
+            self.orphaned_blocks.get_or_insert(now);
+        } else if accounts().next().is_some() {
+            self.orphaned_blocks = None;
+        }
+        let mut totals = self.totals.clone();
+        totals.records = self.ring.len() as u64;
+        let age = |since: Option<Time>| since.map_or(0, |at| u64::try_from(now.since(at).as_micros()).unwrap_or(u64::MAX));
+        totals.unacknowledged_oldest_us = age(self.waiting.unacknowledged());
+        totals.orphans_oldest_us = age(self.waiting.orphan()).max(age(self.orphaned_blocks));
+        totals
+    }
+
     fn gateway(&mut self, gateway: &Arc<str>, state: Option<PeerState>) {
         let before = match state {
             Some(state) => self.gateways.insert(gateway.clone(), state),
@@ -266,6 +337,9 @@ impl State {
         };
         if let Some(before) = before {
             self.totals.gateways[before as usize] -= 1;
+        }
+        if state == Some(PeerState::LeaseOver) && before != state {
+            self.totals.leases_over += 1;
         }
         if let Some(state) = state {
             self.totals.gateways[state as usize] += 1;
@@ -277,7 +351,7 @@ impl State {
         // the first one by then.
         let again = |run: &Run| matches!(record.event, Event::Queued { .. }) && run.has_released(record.attempt);
         match self.runs.get_mut(key) {
-            Some(run) if !again(run) => return fold_into(run, record, &mut self.totals, &mut self.over),
+            Some(run) if !again(run) => return fold_into(run, record, (&mut self.totals, &mut self.over, &mut self.waiting)),
             Some(run) => {
                 let seq = run.seq;
                 self.over.retain(|over| *over != seq);
@@ -292,7 +366,7 @@ impl State {
         }
         self.open(key, record, limits);
         if let Some(run) = self.runs.get_mut(key) {
-            fold_into(run, record, &mut self.totals, &mut self.over);
+            fold_into(run, record, (&mut self.totals, &mut self.over, &mut self.waiting));
         }
     }
 
@@ -328,10 +402,11 @@ impl State {
     }
 
     fn drop_run(&mut self, seq: u64) -> Option<Run> {
-        let run = self.order.remove(&seq).and_then(|key| self.runs.remove(&key))?;
-        self.totals.runs[run.state() as usize] -= 1;
-        self.totals.unacknowledged -= u64::from(run.awaits_acknowledgement());
-        self.totals.orphans -= run.orphans();
+        let mut run = self.order.remove(&seq).and_then(|key| self.runs.remove(&key))?;
+        self.waiting.forget(&mut run);
+        self.totals.runs[run.stands.state as usize] -= 1;
+        self.totals.unacknowledged -= u64::from(run.stands.awaits);
+        self.totals.orphans -= run.stands.orphans;
         Some(run)
     }
 }

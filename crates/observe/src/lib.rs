@@ -7,10 +7,12 @@
 //! or the tokens of a prompt or an answer.
 
 mod accounts;
+pub mod alert;
 pub mod clock;
 mod evicted;
 mod exposition;
 mod fold;
+mod history;
 pub mod holdings;
 pub mod journal;
 pub mod metrics;
@@ -19,9 +21,13 @@ pub mod runs;
 pub mod steps;
 pub mod timeline;
 pub mod view;
+mod waiting;
+pub mod waste;
 
+pub use alert::{Alert, AlertRules, AlertState, AlertsView};
 pub use clock::Clock;
 pub use evicted::Recall;
+pub use exposition::Format;
 pub use fold::AttemptKnown;
 pub use holdings::{Holdings, Process, StoreHoldings};
 pub use journal::{ByRun, Journal, Limits};
@@ -31,3 +37,4 @@ pub use runs::{PAGE_MAX, RunFilter, RunPage};
 pub use steps::{STEPS_MAX, StepRow, StepsView};
 pub use timeline::{render_lanes, render_timeline};
 pub use view::{RunState, RunView};
+pub use waste::{Prices, WasteView};

@@ -15,6 +15,7 @@ use lifecycle::{AttemptId, Cause, Incarnation, Outcome, Time};
 use observe::Journal;
 
 use crate::answer::Answer;
+use crate::busy::Busy;
 use crate::drain::Draining;
 use crate::mail::{Job, Mail};
 use crate::sessions::Links;
@@ -60,6 +61,8 @@ pub(crate) struct EngineThread {
     pub(crate) draining: Option<Draining>,
     pub(crate) stopping: bool,
     pub(crate) audited: bool,
+    /// How long the device has worked.
+    pub(crate) busy: Busy,
 }
 
 impl EngineThread {
@@ -86,6 +89,7 @@ impl EngineThread {
             draining: None,
             stopping: false,
             audited: true,
+            busy: Busy::default(),
         }
     }
 
@@ -113,6 +117,7 @@ impl EngineThread {
     /// What is to be done before the next mail. False once it was told to stop and nothing is left.
     fn prepare(&mut self) -> bool {
         self.keep_device_busy();
+        self.busy.planned(&self.journal);
         self.audit_when_idle();
         self.answer_waiting();
         !(self.stopping && self.engine.is_idle())
@@ -168,7 +173,10 @@ impl EngineThread {
                 Ok(tokens) => self.apply(Input::Tokenised { attempt, tokens }),
                 Err(outcome) => self.apply(Input::Refused { attempt, outcome }),
             },
-            Mail::StepDone(done) => self.apply(Input::StepDone(done)),
+            Mail::StepDone(done) => {
+                self.busy.done(&self.journal);
+                self.apply(Input::StepDone(done));
+            }
             Mail::Stop => {
                 self.stopping = true;
                 self.say_draining();
@@ -306,7 +314,7 @@ impl EngineThread {
                 let _ = mailbox.send(Mail::StepDone(done));
             });
             match self.device.submit(plan, sink) {
-                Ok(()) => {}
+                Ok(()) => self.busy.submitted(self.journal.clock().now()),
                 Err((SubmitError::Full, plan)) => {
                     self.refused_plan = Some(plan);
                     return;

@@ -12,6 +12,7 @@
 //! Invariant: cannot see `gateway`; no run's and no session's state lives outside the engine thread, but for a prompt being tokenised.
 
 mod answer;
+mod busy;
 mod carry;
 mod door;
 mod drain;

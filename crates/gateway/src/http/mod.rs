@@ -2,6 +2,7 @@
 //!
 //! Invariant: every response carries `X-Request-Id`: its run's id where it is about one run, else one of its own; no handler owns a run.
 
+pub(crate) mod alerts;
 pub(crate) mod caller;
 pub(crate) mod chat;
 pub(crate) mod completions;
@@ -14,6 +15,7 @@ pub(crate) mod forward;
 pub(crate) mod generate;
 pub(crate) mod kv;
 pub(crate) mod leaving;
+pub(crate) mod metrics;
 pub(crate) mod moments;
 pub(crate) mod openai;
 pub(crate) mod responses;
@@ -34,7 +36,6 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::{get, patch, post};
 use lifecycle::RunId;
 use lifecycle::message::ModelInfo;
-use observe::Scrape;
 use serde_json::{Value, json};
 use tokio::sync::watch;
 
@@ -85,10 +86,12 @@ pub(crate) fn router(calls: Arc<Calls>, stop: &watch::Receiver<bool>) -> Router 
         .route("/v1/workers", get(workers::list))
         .route("/v1/caller", get(caller::show))
         .merge(console::routes())
+        .route("/v1/alerts", get(alerts::alerts))
+        .route("/v1/waste", get(alerts::waste))
         .route("/health", get(ready))
         .route("/health/live", get(live))
         .route("/health/ready", get(ready))
-        .route("/metrics", get(metrics))
+        .route("/metrics", get(metrics::page))
         .fallback(not_found)
         .method_not_allowed_fallback(not_allowed)
         .layer(from_fn_with_state(calls.clone(), with_caller))
@@ -234,14 +237,4 @@ fn computing(calls: &Calls) -> Result<(), ApiError> {
             Err(ApiError::unavailable(message).code("device_lost"))
         }
     }
-}
-
-async fn metrics(State(calls): State<Arc<Calls>>) -> Response {
-    let cuts = calls.snapshots(false).await;
-    let workers: Vec<_> = cuts.iter().map(crate::asks::Cut::scraped).collect();
-    let holdings = crate::vitals::holdings(&calls);
-    let (version, incarnation) = (env!("CARGO_PKG_VERSION"), calls.incarnation);
-    let outside = calls.keeper.is_some().then(|| calls.outside.counts.cut());
-    let scrape = Scrape { version, incarnation, workers: &workers, holdings: Some(&holdings), outside: outside.as_ref() };
-    ([(header::CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")], calls.journal.metrics(&scrape)).into_response()
 }

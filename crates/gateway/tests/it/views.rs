@@ -1,12 +1,13 @@
 //! Models, health, metrics, runs and the KV account.
 // contract: C-15 C-30
 
+use lifecycle::event::Event;
 use lifecycle::message::{BlockCut, Snapshot};
 use lifecycle::{AttemptId, Cause, Outcome, StepId};
 use serde_json::json;
 
 use crate::simulated::{default_stand, key, stand};
-use crate::wire::{chat_request, get, ms, read_reply, send};
+use crate::wire::{ask, chat_request, get, ms, read_reply, send};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn models_and_health() {
@@ -85,6 +86,40 @@ async fn metrics_bring_the_account() {
     assert!(reply.body.contains("\nkvit_gateway_calls 0\n") && reply.body.contains("\nkvit_gateway_questions 0\n"), "{}", reply.body);
     let tasks = reply.body.lines().find_map(|l| l.strip_prefix("kvit_tasks ")?.parse::<u64>().ok());
     assert!(tasks.is_some_and(|n| n >= 1), "{tasks:?}");
+}
+
+/// A run's id is its tenant's own; the page needs no key.
+// contract: C-1 C-30
+#[tokio::test(flavor = "multi_thread")]
+async fn exemplars_name_runs_to_those_who_may_know_them() {
+    const OPERATOR: &str = "secret-of-the-operator";
+    const ALICE: &str = "secret-of-alice-of-one";
+    let mut keys = gateway::Keys::default();
+    for (name, secret, is_operator) in [("op", OPERATOR, true), ("alice", ALICE, false)] {
+        let digest = gateway::SecretDigest::of(secret).expect("a secret");
+        keys.add(gateway::Key { name: name.into(), tenant: Default::default(), digest, is_operator }).expect("a key");
+    }
+    let shows = |secret: &str| format!("Authorization: Bearer {secret}\r\n");
+    for (keys, seen_by) in [(gateway::Keys::default(), vec![String::new(), shows(ALICE)]), (keys, vec![shows(OPERATOR)])] {
+        let has_keys = !keys.is_empty();
+        let stand = stand(gateway::GatewayConfig { ask_timeout: ms(10), keys, ..Default::default() }).await;
+        for event in [Event::Queued { prompt_tokens: 3, n: 1, max_tokens: 9 }, Event::PrefillStart] {
+            stand.journal.record(Some(&key("the-run")), 1, event);
+        }
+        let page = async |headers: &str| ask(stand.addr, "GET", "/metrics", headers, "").await;
+        const OPEN: &str = "Accept: application/openmetrics-text;version=1.0.0,text/plain;q=0.5\r\n";
+        for headers in seen_by {
+            let reply = page(&format!("{OPEN}{headers}")).await;
+            assert!(reply.header("content-type").is_some_and(|t| t.starts_with("application/openmetrics-text; version=1.0.0")));
+            assert!(reply.body.contains("# {run_id=\"the-run\"}") && reply.body.ends_with("# EOF\n"), "{}", reply.body);
+            assert!(!page(&headers).await.body.contains("the-run"), "the other format has none");
+        }
+        for headers in [String::new(), shows(ALICE), shows("a-secret-of-nobodys-at-all")].iter().filter(|_| has_keys) {
+            let reply = page(&format!("{OPEN}{headers}")).await;
+            assert_eq!(reply.status, 200);
+            assert!(!reply.body.contains("the-run") && reply.body.ends_with("# EOF\n"), "{headers}");
+        }
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

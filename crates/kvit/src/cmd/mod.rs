@@ -1,5 +1,6 @@
 //! The commands, one file each: read the arguments, ask or do, print.
 
+pub mod alerts;
 pub mod bench;
 mod child;
 pub mod conformance;
@@ -22,6 +23,7 @@ mod stored;
 pub mod tap;
 pub mod trace;
 pub mod verify;
+pub mod waste;
 pub mod worker;
 
 use ::model::kernel::Isa as KernelIsa;

@@ -7,7 +7,7 @@ use gateway::{GatewayConfig, KeepConfig, MomentsConfig, OutsideConfig, WireConfi
 use lifecycle::Incarnation;
 use lifecycle::session::SessionConfig;
 use model::cpu::CpuOptions;
-use observe::Limits;
+use observe::{AlertRules, Limits, Prices};
 use tracing_subscriber::filter::LevelFilter;
 use worker::WorkerConfig;
 use worker::grpc::GrpcConfig;
@@ -90,7 +90,20 @@ pub fn gateway(config: &ServeConfig) -> GatewayConfig {
         on_disconnect_responses: config.on_disconnect_responses.get(),
         grace_max: ms(config.grace_max_ms),
         idempotency_grace: ms(config.idempotency_grace_ms),
+        alerts: alerts(config),
+        prices: Prices { device_hour: config.price_device_hour.get(), million_tokens: config.price_million_tokens.get() },
         ..GatewayConfig::default()
+    }
+}
+
+/// From where on alarms are raised.
+pub fn alerts(config: &ServeConfig) -> AlertRules {
+    let ms = Duration::from_millis;
+    AlertRules {
+        waste_percent: config.alert_waste_percent.get(),
+        cancel: ms(config.alert_cancel_ms),
+        unacknowledged: ms(config.alert_unacknowledged_ms),
+        orphaned: ms(config.alert_orphaned_ms),
     }
 }
 
@@ -174,7 +187,8 @@ pub fn device(config: &ServeConfig) -> CpuOptions {
 
 /// The journal's limits.
 pub fn journal(config: &ServeConfig) -> Limits {
-    Limits { records: config.journal_records, runs: config.journal_runs, evicted: config.journal_evicted }
+    let window = Duration::from_secs(config.alert_window_s);
+    Limits { records: config.journal_records, runs: config.journal_runs, evicted: config.journal_evicted, window }
 }
 
 /// The least severe level that is logged.

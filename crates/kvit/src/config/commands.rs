@@ -91,6 +91,13 @@ const LISTS: [(&[Reader], &[&str]); 5] = [
             "kv_moments_keep_ms",
             "kv_moments_every_ms",
             "kv_moments_bytes_max",
+            "alert_window_s",
+            "alert_waste_percent",
+            "alert_cancel_ms",
+            "alert_unacknowledged_ms",
+            "alert_orphaned_ms",
+            "price_device_hour",
+            "price_million_tokens",
         ],
     ),
     (

@@ -6,6 +6,7 @@
 //!
 //! Invariant: a name that is not in the list is an error that says where it stands and what was probably meant; nothing is ignored.
 
+mod check;
 mod commands;
 mod docs;
 mod env;
@@ -35,9 +36,9 @@ pub const OTHER_VARIABLES: &[(&str, &str)] = &[
     ),
     (
         "KVIT_API_KEY",
-        "The key that `trace`, `kv`, `runs` and `soak` show to a server that has keys. It is no flag, for everybody on the machine sees flags.",
+        "The key that `trace`, `kv`, `runs`, `alerts`, `waste` and `soak` show to a server that has keys. It is no flag, for everybody on the machine sees flags.",
     ),
-    ("KVIT_SERVER", "The server that `trace`, `kv`, `runs` and `soak` ask, where `--server URL` does not name one."),
+    ("KVIT_SERVER", "The server that `trace`, `kv`, `runs`, `alerts`, `waste` and `soak` ask, where `--server URL` does not name one."),
 ];
 
 /// Everything that is wrong with a configuration is one of these; each says where it stands.

@@ -39,6 +39,8 @@ fn a_value_of_the_wrong_kind_is_named_with_its_line() {
         ("threads = 0", 1, "threads"),
         ("isa = \"sse\"", 1, "isa"),
         ("kv_blocks = -1", 1, "kv_blocks"),
+        ("price_device_hour = 2\nalert_waste_percent = -0.5", 2, "alert_waste_percent"),
+        ("price_million_tokens = inf", 1, "price_million_tokens"),
     ] {
         let error = parse("f", text).unwrap_err().to_string();
         assert!(error.starts_with(&format!("f:{line}: {key}: ")), "{text}: {error}");

@@ -52,6 +52,45 @@ impl fmt::Display for Threads {
     }
 }
 
+/// A price or a percentage.
+#[derive(Clone, Copy, Debug, PartialEq, Deserialize)]
+#[serde(try_from = "f64")]
+pub struct Amount(f64);
+
+impl Amount {
+    /// One that is known to be none below 0.
+    pub const fn of(whole: u32) -> Amount {
+        Amount(whole as f64)
+    }
+
+    /// The number.
+    pub fn get(self) -> f64 {
+        self.0
+    }
+}
+
+impl TryFrom<f64> for Amount {
+    type Error = String;
+
+    fn try_from(n: f64) -> Result<Self, String> {
+        if n.is_finite() && n >= 0.0 { Ok(Amount(n)) } else { Err("must be a number that is not below 0".to_owned()) }
+    }
+}
+
+impl FromStr for Amount {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        text.parse::<f64>().map_err(|why| why.to_string())?.try_into()
+    }
+}
+
+impl fmt::Display for Amount {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
 /// A process's name, the same through all its lives; where none is given, what the command calls itself.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(try_from = "String")]

@@ -146,6 +146,8 @@ fn every_command_that_answers_has_a_machines_form() {
         "trace",
         "kv",
         "runs",
+        "alerts",
+        "waste",
         "estimate",
         "sim explore",
         "museum",

@@ -31,6 +31,7 @@ mod leaving_matrix;
 mod lost;
 mod outside;
 mod pipelined;
+mod prometheus;
 mod raced;
 mod restarts;
 mod server;

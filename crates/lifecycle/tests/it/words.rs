@@ -175,6 +175,7 @@ fn a_worker_s_words_about_an_attempt_cross_and_no_others() {
         Event::Void { worker: Incarnation(1) },
         // The worker as a whole.
         Event::StepDone { step: StepId(1), rows: 1, dropped: 0 },
+        Event::DeviceBusy { span: std::time::Duration::from_millis(1) },
         Event::StaleMessage,
     ];
     assert!(!stays.iter().any(Event::crosses));

@@ -27,7 +27,7 @@ impl Run {
             Event::BlocksAllocated { held, cached_tokens, shared } => self.allocated(record, (*held, *cached_tokens, *shared), totals),
             Event::PrefillStart => {
                 if self.stamps.mark(Milestone::PrefillStart, at) {
-                    totals.queue.observe(at.since(self.stamps.get(Milestone::Queued).unwrap_or(self.opened)));
+                    totals.queue.observe(at.since(self.stamps.get(Milestone::Queued).unwrap_or(self.opened)), &self.key.run, at);
                 }
                 self.progress(record.attempt, Progress::Prefilling);
             }
@@ -43,7 +43,8 @@ impl Run {
             }
             Event::FirstToken => {
                 if self.stamps.mark(Milestone::FirstToken, at) {
-                    totals.first_token.observe(at.since(self.stamps.get(Milestone::Accepted).unwrap_or(self.opened)));
+                    let since = self.stamps.get(Milestone::Accepted).unwrap_or(self.opened);
+                    totals.first_token.observe(at.since(since), &self.key.run, at);
                 }
                 self.progress(record.attempt, Progress::Decoding);
             }
@@ -67,12 +68,20 @@ impl Run {
                 }
             }
             Event::CancelReceived { cause } => {
-                self.stamps.mark(Milestone::CancelReceived, at);
+                let first = self.stamps.mark(Milestone::CancelReceived, at);
                 self.mark_stopping(record.attempt);
                 self.abandon(at, *cause, self.phase());
+                if first {
+                    self.crossed(Milestone::CancelReceived, at, totals);
+                }
             }
             Event::CancelApplied { cause, phase } => self.cancel_applied(record, *cause, *phase, totals),
-            Event::PromptCounted { tokens, cached } => (self.prompt, self.cached_prompt) = (u64::from(*tokens), u64::from(*cached)),
+            Event::PromptCounted { tokens, cached } => {
+                let cached = u64::from(*cached);
+                totals.looked_up(cached);
+                totals.prefix_cached += cached.saturating_sub(self.cached_prompt);
+                (self.prompt, self.cached_prompt) = (u64::from(*tokens), cached);
+            }
             Event::AttemptEnded { outcome } => {
                 let kind = outcome.kind();
                 if let Some(attempt) = self.attempt_mut(record.attempt)
@@ -83,13 +92,15 @@ impl Run {
             }
             Event::FenceCompleted { .. } => {
                 self.count_dropped(None, record.at, totals);
-                self.stamps.mark(Milestone::FenceCompleted, at);
+                self.reached(Milestone::FenceCompleted, at, totals);
             }
             Event::Released { receipt } => self.released(record, receipt, totals),
             Event::LetGo { guarantee } => self.proof = Some(*guarantee),
             Event::Void { .. } => {
-                if let Some(attempt) = self.attempt_mut(record.attempt) {
-                    attempt.void = true;
+                if let Some(attempt) = self.attempt_mut(record.attempt)
+                    && !std::mem::replace(&mut attempt.void, true)
+                {
+                    totals.void += 1;
                 }
             }
             _ => {}
@@ -103,7 +114,9 @@ impl Run {
     }
 
     fn allocated(&mut self, record: &Record, (held, cached, shared): (u32, u32, u32), totals: &mut Totals) {
-        self.stamps.mark(Milestone::BlocksAllocated, record.at);
+        if self.stamps.mark(Milestone::BlocksAllocated, record.at) {
+            totals.looked_up(u64::from(cached));
+        }
         self.blocks.held = held;
         self.blocks.peak = self.blocks.peak.max(held);
         self.blocks.shared = self.blocks.shared.saturating_add(shared);
@@ -130,7 +143,7 @@ impl Run {
         self.last_step = Some(step);
         if generated > 0 {
             if let Some(last) = self.last_token.replace(record.at) {
-                totals.inter_token.observe(record.at.since(last));
+                totals.inter_token.observe(record.at.since(last), &self.key.run, record.at);
             }
             self.progress(record.attempt, Progress::Decoding);
         } else if prompt > 0 {
@@ -174,10 +187,7 @@ impl Run {
         let first = self.stamps.mark(Milestone::CancelApplied, record.at);
         self.mark_stopping(record.attempt);
         match self.abandoned {
-            // A worker that stops on its own account while somebody may still come back answers no cancel.
-            Some((since, why)) if first && !self.meter.holds() => {
-                totals.disconnect_to_cancel(why, record.at.since(self.asked_to_end(since)));
-            }
+            Some(_) if first => self.crossed(Milestone::CancelApplied, record.at, totals),
             Some(_) => {}
             None => self.abandon(record.at, cause, phase),
         }
@@ -200,9 +210,7 @@ impl Run {
         }
         self.blocks.peak = self.blocks.peak.max(receipt.blocks_peak);
         self.blocks.shared = self.blocks.shared.max(receipt.blocks_shared);
-        if let Some((since, cause)) = self.abandoned.filter(|_| !self.meter.holds()) {
-            totals.disconnect_to_released(cause, record.at.since(self.asked_to_end(since)));
-        }
+        self.crossed(Milestone::Released, record.at, totals);
     }
 
     /// Computing for an attempt, or giving it blocks, after its release would make the release a lie.

@@ -68,7 +68,7 @@ fn settled_runs_are_forgotten_first_settled_first_and_live_ones_stay() {
 
 #[test]
 fn an_evicted_run_is_said_to_be_evicted_for_as_long_as_its_id_is_kept() {
-    let journal = Journal::new(Clock::start(), Limits { records: 0, runs: 1, evicted: 2 });
+    let journal = Journal::new(Clock::start(), Limits { records: 0, runs: 1, evicted: 2, ..Limits::default() });
     let open = |id: &str| {
         at(&journal, &key(id), 0, accepted());
         settle(&journal, &key(id));

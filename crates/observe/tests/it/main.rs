@@ -1,11 +1,17 @@
 //! The journal and its views, seen through the public API: what is recorded is what every view shows.
 
+mod alerts;
+mod documents;
 mod graces;
+mod hands;
 mod journal;
 mod metrics;
+mod open_metrics;
+mod reach;
 mod sessions;
 mod steps;
 mod story;
 mod timeline;
 mod totals;
 mod views;
+mod waste;

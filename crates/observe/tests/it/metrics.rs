@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use lifecycle::event::{Event, Record};
 use lifecycle::message::{Held, Receipt, Snapshot};
 use lifecycle::{Cause, Incarnation, StepId, Time};
-use observe::{Holdings, Journal, Process, Scrape, WorkerScrape};
+use observe::{Format, Holdings, Journal, Process, Scrape, WorkerScrape};
 
 use crate::story::*;
 
@@ -74,6 +74,7 @@ fn scrape(journal: &Journal, snapshot: Option<&Snapshot>) -> BTreeMap<String, f6
         workers: &[WorkerScrape { name: "w", snapshot, takes_runs: false, runs: 3, slots: None }],
         holdings: None,
         outside: None,
+        format: Format::Text,
     }))
 }
 
@@ -252,6 +253,7 @@ fn what_is_held_is_shown_by_kind_and_the_journal_with_its_limits() {
             workers: &[WorkerScrape { name: "w", snapshot: Some(&snapshot), takes_runs: false, runs: 0, slots: None }],
             holdings: Some(holdings),
             outside: None,
+            format: Format::Text,
         }))
     };
     let process = Some(Process { resident_bytes: 5 << 20, open_fds: 12, threads: 6 });

@@ -3,7 +3,7 @@
 use lifecycle::event::{Event, Record};
 use lifecycle::message::Receipt;
 use lifecycle::{Cause, Delivery, Incarnation, OnDisconnect, Outcome, Phase, RunId, RunKey, StepId, Tenant, Time};
-use observe::{Clock, Journal, Limits, Scrape};
+use observe::{Clock, Format, Journal, Limits, Scrape};
 
 /// A journal with the usual limits.
 pub fn journal() -> Journal {
@@ -57,7 +57,14 @@ pub fn outcome_set(cause: Cause) -> Event {
 
 /// A metrics page without a worker's account.
 pub fn page(journal: &Journal) -> String {
-    journal.metrics(&Scrape { version: "0.1.0", incarnation: Incarnation(7), workers: &[], holdings: None, outside: None })
+    journal.metrics(&Scrape {
+        version: "0.1.0",
+        incarnation: Incarnation(7),
+        workers: &[],
+        holdings: None,
+        outside: None,
+        format: Format::Text,
+    })
 }
 
 /// The run of the fixture: accepted at 1 s, 18 tokens delivered, closed by its caller at +140.2 ms, one token computed in vain.

@@ -123,7 +123,7 @@ impl Stand {
         let options = CpuOptions { threads: 1, blocks_total: setup.blocks, block_tokens: 16, slots: setup.max_running, isa: None };
         let device = CpuDevice::new(setup.model.llama.clone(), options).expect("the device starts");
         let (gate, gated) = gate(Box::new(device));
-        let journal = Journal::new(Clock::start(), Limits { records: 16_384, runs: 10_000, evicted: 16 });
+        let journal = Journal::new(Clock::start(), Limits { records: 16_384, runs: 10_000, evicted: 16, ..Limits::default() });
         let engine = EngineConfig {
             step_tokens: STEP_TOKENS,
             max_running: setup.max_running,

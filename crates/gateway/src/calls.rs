@@ -19,17 +19,17 @@ use observe::Journal;
 use tokio::runtime::Handle;
 use tokio::sync::{Notify, oneshot, watch};
 
+use crate::LinkClosed;
 use crate::config::GatewayConfig;
 use crate::conn::ConnState;
 use crate::feed::Item;
 use crate::joining::{JoinKey, Joining};
 use crate::keeping::{Keeper, Log};
-use crate::links::Journals;
+use crate::links::{Journals, LinkEnd};
 use crate::outside::Outside;
 use crate::records::Kept;
 use crate::seats::{SeatId, Seats};
 use crate::shares::Shares;
-use crate::{LinkClosed, SendDown};
 
 /// A run in the table.
 pub(crate) struct Entry {
@@ -94,21 +94,6 @@ impl Table {
         let (incarnation, model) = (known.life?, known.model(need.model)?.clone());
         self.last_number += 1;
         Some(Place { worker, incarnation, number: self.last_number, model })
-    }
-}
-
-/// The way to one worker.
-pub(crate) struct LinkEnd {
-    send: SendDown,
-    /// Who records what happens there.
-    journals: Journals,
-    /// The link is over; the driver has it yet to apply, or has.
-    pub(crate) closed: AtomicBool,
-}
-
-impl LinkEnd {
-    pub(crate) fn new(send: SendDown, journals: Journals) -> LinkEnd {
-        LinkEnd { send, journals, closed: AtomicBool::new(false) }
     }
 }
 
@@ -185,9 +170,9 @@ impl Calls {
         self.links.get(worker.0 as usize).is_some_and(|link| link.journals != Journals::Here)
     }
 
-    /// Whether nothing is recorded where it is.
-    fn is_wordless(&self, worker: WorkerIndex) -> bool {
-        self.links.get(worker.0 as usize).is_some_and(|link| link.journals == Journals::Nowhere)
+    /// The way to it, if nothing is recorded where it is.
+    fn wordless(&self, worker: WorkerIndex) -> Option<&LinkEnd> {
+        self.links.get(worker.0 as usize).filter(|link| link.journals == Journals::Nowhere)
     }
 
     /// The models that are known.
@@ -277,12 +262,15 @@ impl Calls {
     fn carry_out(&self, entry: &mut Entry, effect: DispatchEffect) {
         match effect {
             DispatchEffect::Send { worker, message } => {
-                let begins = matches!(message, Down::Submit(_)) && self.is_wordless(worker);
-                let _home = entry.home.as_ref().filter(|_| begins).map(Handle::enter);
+                let begins = match &message {
+                    Down::Submit(submit) => self.wordless(worker).map(|link| (link.name.clone(), submit.request_name())),
+                    _ => None,
+                };
+                let _home = entry.home.as_ref().filter(|_| begins.is_some()).map(Handle::enter);
                 // A link that is closed has told the driver; the run is then void.
                 let _ = self.send(worker, message);
-                if begins {
-                    self.keep_sent(entry);
+                if let Some((upstream, request)) = begins {
+                    self.keep_sent(entry, upstream, request);
                 }
                 // A cancel is to be repeated, a submit has deadlines.
                 self.wake.notify_one();

@@ -4,7 +4,7 @@
 //! those that came first before the others, and between what makes room and the choice of who gets it the lock is not given up.
 // contract: C-3 C-7 C-23 C-30
 
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, MutexGuard};
 
 use lifecycle::event::Event;
@@ -15,7 +15,7 @@ use tokio::sync::mpsc;
 use crate::calls::{Calls, Entry, Table};
 use crate::conn::ConnState;
 use crate::ear::Ear;
-use crate::{Here, LinkEvent};
+use crate::{Here, LinkEvent, SendDown};
 
 /// Where a link's events come from.
 pub(crate) enum Events {
@@ -36,6 +36,23 @@ pub(crate) enum Journals {
     There,
     /// It has none: what its words and the sending show has to do.
     Nowhere,
+}
+
+/// The way to one worker.
+pub(crate) struct LinkEnd {
+    pub(crate) send: SendDown,
+    /// What its worker is called here until it says so itself, and an engine of another make always.
+    pub(crate) name: Arc<str>,
+    /// Who records what happens there.
+    pub(crate) journals: Journals,
+    /// The link is over; the driver has it yet to apply, or has.
+    pub(crate) closed: AtomicBool,
+}
+
+impl LinkEnd {
+    pub(crate) fn new(name: Arc<str>, send: SendDown, journals: Journals) -> LinkEnd {
+        LinkEnd { send, name, journals, closed: AtomicBool::new(false) }
+    }
 }
 
 impl Events {

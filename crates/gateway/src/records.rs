@@ -6,6 +6,8 @@
 //! Invariant: only the current attempt's own worker is believed, and only what a worker can know; each end and each release is recorded once.
 // contract: C-3 C-20 C-24
 
+use std::sync::Arc;
+
 use lifecycle::event::{Event, Record};
 use lifecycle::message::{Delta, Up, Usage};
 use lifecycle::session::ClockSample;
@@ -80,9 +82,12 @@ impl Calls {
         }
     }
 
-    /// An attempt was sent to an engine that keeps no record: there it waits from now on, for all that is known.
-    pub(crate) fn keep_sent(&self, entry: &mut Entry) {
+    /// An attempt was sent to an engine that keeps no record, under this name: there it waits from now on, for all that is known.
+    pub(crate) fn keep_sent(&self, entry: &mut Entry, upstream: Arc<str>, request: u128) {
         let attempt = entry.dispatch.call().attempt();
+        let request: Arc<str> = format!("{request:032x}").into();
+        tracing::info!(run = %entry.key.run, attempt, %upstream, %request, "sent");
+        self.journal.record(Some(&entry.key), attempt, Event::SentAs { upstream, request });
         entry.kept = Kept { attempt, wordless: true, clock_error_us: entry.kept.clock_error_us, ..Kept::default() };
         let (n, max_tokens) = entry.dispatch.asked();
         self.journal.record(Some(&entry.key), attempt, Event::Queued { prompt_tokens: 0, n, max_tokens });

@@ -13,6 +13,7 @@ mod exposition;
 mod fold;
 pub mod holdings;
 pub mod journal;
+mod left;
 pub mod metrics;
 mod outside;
 pub mod runs;

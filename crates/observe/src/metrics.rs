@@ -16,6 +16,7 @@ use crate::accounts;
 use crate::exposition::{Family, Text};
 use crate::holdings::{self, Holdings};
 use crate::journal::Limits;
+use crate::left::Left;
 use crate::outside::{self, Outside};
 use crate::view::RunState;
 
@@ -146,6 +147,8 @@ pub(crate) struct Totals {
     pub prefix_cached: u64,
     pub released: u64,
     pub settled: u64,
+    /// Those of them that somebody wanted to end, by engine.
+    pub left: Left,
     /// Settled runs by guarantee.
     pub guarantees: [u64; Guarantee::ALL.len()],
     /// Live runs whose fold was dropped because even the hard limit was reached.
@@ -238,6 +241,7 @@ impl Totals {
         for level in Guarantee::ALL {
             f.sample(&[("guarantee", level.as_str())], self.guarantees[*level as usize]);
         }
+        self.left.expose(text);
         let mut f = text.counter("kvit_superseded_total", "Causes that came after another had won.");
         per_cause(&mut f, &self.superseded);
     }

@@ -86,6 +86,7 @@ impl Run {
                 self.stamps.mark(Milestone::FenceCompleted, at);
             }
             Event::Released { receipt } => self.released(record, receipt, totals),
+            Event::SentAs { upstream, request } => self.sent_as = Some((upstream.clone(), request.clone())),
             Event::LetGo { guarantee } => self.proof = Some(*guarantee),
             Event::Void { .. } => {
                 if let Some(attempt) = self.attempt_mut(record.attempt) {

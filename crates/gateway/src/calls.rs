@@ -27,7 +27,7 @@ use crate::joining::{JoinKey, Joining};
 use crate::keeping::{Keeper, Log};
 use crate::links::{Journals, LinkEnd};
 use crate::outside::Outside;
-use crate::records::Kept;
+use crate::records::{Kept, log};
 use crate::seats::{SeatId, Seats};
 use crate::shares::Shares;
 
@@ -385,22 +385,5 @@ impl Calls {
                 }
             },
         );
-    }
-}
-
-/// What the log says of a run's record.
-fn log(entry: &Entry, event: &Event) {
-    let run = &entry.key.run;
-    match event {
-        Event::GraceBegun { grace } => tracing::info!(%run, ms = grace.as_millis(), "nobody reads; somebody may come back"),
-        Event::AbandonmentWithdrawn => tracing::info!(%run, "somebody came back"),
-        Event::GraceRanOut => tracing::info!(%run, "nobody came back"),
-        Event::LeftRunning { cause } => tracing::info!(%run, %cause, "nobody reads; it goes on"),
-        Event::CancelSent { cause, count } => tracing::info!(%run, %cause, count, "cancel sent"),
-        Event::Dismissed { cause } => tracing::info!(%run, %cause, "its readers are told an end before there is an outcome"),
-        Event::OutcomeSet { outcome } => tracing::info!(%run, outcome = %outcome.kind(), cause = %outcome.cause, "ended"),
-        Event::Settled { proven } => tracing::info!(%run, proven, "settled"),
-        Event::Defect { what } => tracing::error!(%run, state = entry.dispatch.call().state().label(), what, "refused"),
-        _ => {}
     }
 }

@@ -1,7 +1,7 @@
 //! The record of a run whose worker has another journal: what that worker says happened, and, where it says nothing, what its words show.
 //!
 //! Its times come converted to this process's clock, and how wrong that may be is recorded with the run. Causes come before effects, whatever
-//! two clocks say: no worker has anything of an attempt before it was sent, or of a cancel.
+//! two clocks say: no worker has anything of an attempt before it was sent, or of a cancel. And what the log says of the gateway's own records.
 //!
 //! Invariant: only the current attempt's own worker is believed, and only what a worker can know; each end and each release is recorded once.
 // contract: C-3 C-20 C-24
@@ -127,5 +127,22 @@ impl Calls {
                 self.journal.record(Some(&entry.key), attempt, Event::WorkerClock { error });
             }
         }
+    }
+}
+
+/// What the log says of a run's record.
+pub(crate) fn log(entry: &Entry, event: &Event) {
+    let run = &entry.key.run;
+    match event {
+        Event::GraceBegun { grace } => tracing::info!(%run, ms = grace.as_millis(), "nobody reads; somebody may come back"),
+        Event::AbandonmentWithdrawn => tracing::info!(%run, "somebody came back"),
+        Event::GraceRanOut => tracing::info!(%run, "nobody came back"),
+        Event::LeftRunning { cause } => tracing::info!(%run, %cause, "nobody reads; it goes on"),
+        Event::CancelSent { cause, count } => tracing::info!(%run, %cause, count, "cancel sent"),
+        Event::Dismissed { cause } => tracing::info!(%run, %cause, "its readers are told an end before there is an outcome"),
+        Event::OutcomeSet { outcome } => tracing::info!(%run, outcome = %outcome.kind(), cause = %outcome.cause, "ended"),
+        Event::Settled { proven } => tracing::info!(%run, proven, "settled"),
+        Event::Defect { what } => tracing::error!(%run, state = entry.dispatch.call().state().label(), what, "refused"),
+        _ => {}
     }
 }

@@ -25,7 +25,7 @@ use crate::joining::{JoinKey, Joining};
 use crate::keeping::{Keeper, Log};
 use crate::links::{Journals, LinkEnd};
 use crate::outside::Outside;
-use crate::records::Kept;
+use crate::records::{Kept, log};
 use crate::seats::{SeatId, Seats};
 use crate::shares::Shares;
 
@@ -150,9 +150,9 @@ impl Calls {
         self.links.get(worker.0 as usize).is_some_and(|link| link.journals != Journals::Here)
     }
 
-    /// Whether nothing is recorded where it is.
-    fn is_wordless(&self, worker: WorkerIndex) -> bool {
-        self.links.get(worker.0 as usize).is_some_and(|link| link.journals == Journals::Nowhere)
+    /// The way to it, if nothing is recorded where it is.
+    fn wordless(&self, worker: WorkerIndex) -> Option<&LinkEnd> {
+        self.links.get(worker.0 as usize).filter(|link| link.journals == Journals::Nowhere)
     }
 
     /// The models that are known.
@@ -242,12 +242,15 @@ impl Calls {
     fn carry_out(&self, entry: &mut Entry, effect: DispatchEffect) {
         match effect {
             DispatchEffect::Send { worker, message } => {
-                let begins = matches!(message, Down::Submit(_)) && self.is_wordless(worker);
-                let _home = entry.home.as_ref().filter(|_| begins).map(Handle::enter);
+                let begins = match &message {
+                    Down::Submit(submit) => self.wordless(worker).map(|link| (link.name.clone(), submit.request_name())),
+                    _ => None,
+                };
+                let _home = entry.home.as_ref().filter(|_| begins.is_some()).map(Handle::enter);
                 // A link that is closed has told the driver; the run is then void.
                 let _ = self.send(worker, message);
-                if begins {
-                    self.keep_sent(entry);
+                if let Some((upstream, request)) = begins {
+                    self.keep_sent(entry, upstream, request);
                 }
                 // A cancel is to be repeated, a submit has deadlines.
                 self.wake.notify_one();
@@ -362,22 +365,5 @@ impl Calls {
                 }
             },
         );
-    }
-}
-
-/// What the log says of a run's record.
-fn log(entry: &Entry, event: &Event) {
-    let run = &entry.key.run;
-    match event {
-        Event::GraceBegun { grace } => tracing::info!(%run, ms = grace.as_millis(), "nobody reads; somebody may come back"),
-        Event::AbandonmentWithdrawn => tracing::info!(%run, "somebody came back"),
-        Event::GraceRanOut => tracing::info!(%run, "nobody came back"),
-        Event::LeftRunning { cause } => tracing::info!(%run, %cause, "nobody reads; it goes on"),
-        Event::CancelSent { cause, count } => tracing::info!(%run, %cause, count, "cancel sent"),
-        Event::Dismissed { cause } => tracing::info!(%run, %cause, "its readers are told an end before there is an outcome"),
-        Event::OutcomeSet { outcome } => tracing::info!(%run, outcome = %outcome.kind(), cause = %outcome.cause, "ended"),
-        Event::Settled { proven } => tracing::info!(%run, proven, "settled"),
-        Event::Defect { what } => tracing::error!(%run, state = entry.dispatch.call().state().label(), what, "refused"),
-        _ => {}
     }
 }

@@ -51,6 +51,7 @@ pub use alarm::Alarm;
 pub use config::{GatewayConfig, KeepConfig, OutsideConfig};
 pub use ear::Ear;
 pub use http::forward::prompts;
+pub use http::mended::mended;
 pub use keys::{KEYS_MAX, Key, Keys, SECRET_MAX_LEN, SECRET_MIN_LEN, SecretDigest};
 pub use moments::MomentsConfig;
 pub use outside::{HookEvent, UrlPrefixes, Webhook, Webhooks};
@@ -221,13 +222,13 @@ impl Gateway {
         let mut workers = Workers::default();
         let (mut ends, mut heard) = (Vec::new(), Vec::new());
         for Link { name, send, here, expects, events } in links {
-            let worker = workers.add(name);
+            let worker = workers.add(name.clone());
             expects.into_iter().for_each(|offer| workers.expects(worker, offer));
-            if let Some(Here { incarnation, offer, name }) = here {
+            if let Some(here) = here {
                 // The first life of it: none is over by that.
-                let _ = workers.here(worker, incarnation, offer, name);
+                let _ = workers.here(worker, here.incarnation, here.offer, here.name);
             }
-            ends.push(links::LinkEnd::new(send, events.whose()));
+            ends.push(links::LinkEnd::new(name, send, events.whose()));
             heard.push((worker, events));
         }
         let mut calls = calls::Calls::new(config, journal, incarnation, ends, workers);

@@ -41,6 +41,8 @@ pub(crate) enum Journals {
 /// The way to one worker.
 pub(crate) struct LinkEnd {
     pub(crate) send: SendDown,
+    /// What its worker is called here until it says so itself, and an engine of another make always.
+    pub(crate) name: Arc<str>,
     /// Who records what happens there.
     pub(crate) journals: Journals,
     /// The link is over; the driver has it yet to apply, or has.
@@ -48,8 +50,8 @@ pub(crate) struct LinkEnd {
 }
 
 impl LinkEnd {
-    pub(crate) fn new(send: SendDown, journals: Journals) -> LinkEnd {
-        LinkEnd { send, journals, closed: AtomicBool::new(false) }
+    pub(crate) fn new(name: Arc<str>, send: SendDown, journals: Journals) -> LinkEnd {
+        LinkEnd { send, name, journals, closed: AtomicBool::new(false) }
     }
 }
 

@@ -1,10 +1,12 @@
 //! The record of a run whose worker has another journal: what that worker says happened, and, where it says nothing, what its words show.
 //!
 //! Its times come converted to this process's clock, and how wrong that may be is recorded with the run. Causes come before effects, whatever
-//! two clocks say: no worker has anything of an attempt before it was sent, or of a cancel.
+//! two clocks say: no worker has anything of an attempt before it was sent, or of a cancel. And what the log says of the gateway's own records.
 //!
 //! Invariant: only the current attempt's own worker is believed, and only what a worker can know; each end and each release is recorded once.
 // contract: C-3 C-20 C-24
+
+use std::sync::Arc;
 
 use lifecycle::event::{Event, Record};
 use lifecycle::message::{Delta, Up, Usage};
@@ -80,9 +82,12 @@ impl Calls {
         }
     }
 
-    /// An attempt was sent to an engine that keeps no record: there it waits from now on, for all that is known.
-    pub(crate) fn keep_sent(&self, entry: &mut Entry) {
+    /// An attempt was sent to an engine that keeps no record, under this name: there it waits from now on, for all that is known.
+    pub(crate) fn keep_sent(&self, entry: &mut Entry, upstream: Arc<str>, request: u128) {
         let attempt = entry.dispatch.call().attempt();
+        let request: Arc<str> = format!("{request:032x}").into();
+        tracing::info!(run = %entry.key.run, attempt, %upstream, %request, "sent");
+        self.journal.record(Some(&entry.key), attempt, Event::SentAs { upstream, request });
         entry.kept = Kept { attempt, wordless: true, clock_error_us: entry.kept.clock_error_us, ..Kept::default() };
         let (n, max_tokens) = entry.dispatch.asked();
         self.journal.record(Some(&entry.key), attempt, Event::Queued { prompt_tokens: 0, n, max_tokens });
@@ -122,5 +127,22 @@ impl Calls {
                 self.journal.record(Some(&entry.key), attempt, Event::WorkerClock { error });
             }
         }
+    }
+}
+
+/// What the log says of a run's record.
+pub(crate) fn log(entry: &Entry, event: &Event) {
+    let run = &entry.key.run;
+    match event {
+        Event::GraceBegun { grace } => tracing::info!(%run, ms = grace.as_millis(), "nobody reads; somebody may come back"),
+        Event::AbandonmentWithdrawn => tracing::info!(%run, "somebody came back"),
+        Event::GraceRanOut => tracing::info!(%run, "nobody came back"),
+        Event::LeftRunning { cause } => tracing::info!(%run, %cause, "nobody reads; it goes on"),
+        Event::CancelSent { cause, count } => tracing::info!(%run, %cause, count, "cancel sent"),
+        Event::Dismissed { cause } => tracing::info!(%run, %cause, "its readers are told an end before there is an outcome"),
+        Event::OutcomeSet { outcome } => tracing::info!(%run, outcome = %outcome.kind(), cause = %outcome.cause, "ended"),
+        Event::Settled { proven } => tracing::info!(%run, proven, "settled"),
+        Event::Defect { what } => tracing::error!(%run, state = entry.dispatch.call().state().label(), what, "refused"),
+        _ => {}
     }
 }

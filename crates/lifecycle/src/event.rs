@@ -51,6 +51,13 @@ pub enum Event {
         /// Most tokens that it can compute, prompt and answers, as long as nothing but the model's context is known.
         tokens_max: u64,
     },
+    /// The submit went to an engine of another make, in whose own log the attempt has this name (C-1).
+    SentAs {
+        /// What the engine is called here.
+        upstream: Arc<str>,
+        /// What the attempt is called there.
+        request: Arc<str>,
+    },
     /// Somebody no longer wants the run: a disconnect, a cancel by name, a deadline, a shutdown. Seen at the gateway.
     AbandonmentObserved {
         /// Why.
@@ -286,7 +293,7 @@ impl Event {
             Event::CancelAcknowledged | Event::Delivered { .. } | Event::DeliveryEnded { .. } | Event::OutcomeSet { .. } => false,
             Event::Dismissed { .. } => false,
             Event::Superseded { .. } | Event::Settled { .. } | Event::WorkerClock { .. } | Event::HandedBack | Event::Void { .. } => false,
-            Event::LetGo { .. } | Event::PromptCounted { .. } => false,
+            Event::LetGo { .. } | Event::PromptCounted { .. } | Event::SentAs { .. } => false,
             Event::Tombstoned { .. } | Event::StepDone { .. } | Event::DeviceFailed { .. } | Event::StaleMessage => false,
             Event::SessionOpened { .. } | Event::SessionClosed { .. } | Event::Gateway { .. } | Event::Defect { .. } => false,
             Event::DeviceBusy { .. } => false,

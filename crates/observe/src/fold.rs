@@ -59,6 +59,8 @@ pub(crate) struct Run {
     proven: bool,
     /// How well the end is proven by an engine that acknowledges no release.
     proof: Option<Guarantee>,
+    /// The engine of another make that has its newest attempt, and the attempt's name there.
+    pub sent_as: Option<(Arc<str>, Arc<str>)>,
     /// First observation of abandonment anywhere, and its cause.
     abandoned: Option<(Time, Cause)>,
     /// What was computed, and for whom.
@@ -102,6 +104,7 @@ impl Run {
             told: None,
             proven: false,
             proof: None,
+            sent_as: None,
             abandoned: None,
             meter: WasteMeter::default(),
             prompt: 0,
@@ -300,6 +303,7 @@ impl Run {
                 }
                 self.proven = *proven;
                 totals.settled_as(self.outcome.as_ref().map(Outcome::kind), self.guarantee(), &self.meter.waste());
+                totals.left.settled(self.outcome.as_ref(), self.sent_as.as_ref().map(|(upstream, _)| upstream), self.guarantee());
             }
             _ => self.fold_grace(record, totals),
         }

@@ -15,6 +15,7 @@ mod fold;
 mod history;
 pub mod holdings;
 pub mod journal;
+mod left;
 pub mod metrics;
 mod outside;
 pub mod runs;

@@ -13,6 +13,7 @@ use lifecycle::{Boundary, Cause, Guarantee, Incarnation, OutcomeKind, RunId, Tim
 
 use crate::exposition::Format;
 use crate::holdings::Holdings;
+use crate::left::Left;
 use crate::outside::Outside;
 use crate::view::RunState;
 
@@ -158,6 +159,8 @@ pub(crate) struct Totals {
     pub leases_over: u64,
     pub released: u64,
     pub settled: u64,
+    /// Those of them that somebody wanted to end, by engine.
+    pub left: Left,
     /// Settled runs by guarantee.
     pub guarantees: [u64; Guarantee::ALL.len()],
     /// Live runs whose fold was dropped because even the hard limit was reached.

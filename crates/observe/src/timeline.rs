@@ -26,6 +26,7 @@ pub fn render_timeline(run: &Value, width: usize, colour: bool) -> String {
     let width = width.clamp(WIDTH.0, WIDTH.1);
     let mut page = Page { facts: Facts(run), out: String::new(), colour };
     page.header();
+    page.engine();
     match page.facts.stamps().is_empty() {
         true => page.line(format_args!("\nno milestones")),
         false => {
@@ -81,6 +82,15 @@ impl Page<'_> {
         let paint = if guarantee == "confirmed" { Ink::Green } else { Ink::Yellow };
         let guarantee = self.ink(paint, &guarantee);
         self.line(format_args!("delivery {}, guarantee {guarantee}{bound}", facts.text("/delivery")));
+    }
+
+    /// By which name to look for it in an engine's own log.
+    // contract: C-1
+    fn engine(&mut self) {
+        if self.facts.at("/engine").is_some_and(Value::is_object) {
+            let (upstream, request) = (self.facts.text("/engine/upstream"), self.facts.text("/engine/request"));
+            self.line(format_args!("engine {upstream} calls it {request}"));
+        }
     }
 
     /// How abandonment crossed each boundary: when this side knew, and how much later it had passed that on and had it confirmed.

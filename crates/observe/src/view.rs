@@ -83,6 +83,8 @@ pub struct RunView {
     pub settled: bool,
     /// The current attempt; 0 before the first.
     pub attempt: u32,
+    /// The engine of another make that has its newest attempt; `None` where no such engine was sent one.
+    pub engine: Option<EngineView>,
     /// How it ended.
     pub outcome: Option<OutcomeView>,
     /// `none`, `partial` or `complete`: what was sent so far, final once the answer is over.
@@ -115,6 +117,15 @@ pub struct RunView {
     pub blocks: BlocksView,
     /// Causes that came after another had won, in order of arrival, each once.
     pub superseded: Vec<&'static str>,
+}
+
+/// Where an attempt is that an engine of another make was sent.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+pub struct EngineView {
+    /// What the configuration calls the engine.
+    pub upstream: String,
+    /// What the engine calls the attempt, in its log too: `X-Request-Id`, and SGLang's `rid`.
+    pub request: String,
 }
 
 /// How a run ended.
@@ -239,6 +250,10 @@ impl RunView {
             released,
             settled: run.is_settled(),
             attempt: run.current().map_or(0, |a| a.number),
+            engine: run
+                .sent_as
+                .as_ref()
+                .map(|(upstream, request)| EngineView { upstream: upstream.to_string(), request: request.to_string() }),
             outcome: run.outcome.as_ref().map(|o| OutcomeView {
                 kind: o.kind().as_str(),
                 cause: o.cause.as_str(),

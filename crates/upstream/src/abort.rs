@@ -14,7 +14,7 @@ use bytes::{Bytes, BytesMut};
 use http::{HeaderMap, HeaderName, HeaderValue, Method};
 
 use super::client::{CallError, Client, Limits};
-use super::kind::Kind;
+use super::kind::{CancelBy, Kind};
 
 /// Prompts of one request whose parts are named one by one; of more, closing the connection must do.
 const PROMPTS_MAX: u32 = 1024;
@@ -51,7 +51,7 @@ pub enum Told {
     Taken,
     /// It has no such endpoint, or it is not enabled there. It is not asked again.
     NotThere,
-    /// This kind, or what was asked for, has no cancel by id.
+    /// This kind, or what was asked for, has no cancel by id, or the configuration wants none.
     NoId,
     /// It answered with another status.
     Refused(u16),
@@ -63,18 +63,20 @@ pub enum Told {
 #[derive(Debug)]
 pub struct Aborter {
     kind: Kind,
+    by: CancelBy,
     missing: AtomicBool,
 }
 
 impl Aborter {
-    /// For an upstream of this kind.
-    pub fn new(kind: Kind) -> Aborter {
-        Aborter { kind, missing: AtomicBool::new(false) }
+    /// For an upstream of this kind, which is told of cancels like this.
+    pub fn new(kind: Kind, by: CancelBy) -> Aborter {
+        Aborter { kind, by, missing: AtomicBool::new(false) }
     }
 
     /// Whether the upstream is still asked.
     pub fn enabled(&self) -> bool {
-        matches!(self.kind, Kind::Vllm | Kind::Sglang) && !self.missing.load(Ordering::Relaxed)
+        let is_told = matches!(self.by, CancelBy::IdWithProof | CancelBy::IdWithoutProof);
+        is_told && self.kind.has_cancel_by_id() && !self.missing.load(Ordering::Relaxed)
     }
 
     /// Gives a request its name: in a header, and for SGLang in its body, where the last of two fields of one name counts.
@@ -146,25 +148,37 @@ mod tests {
 
     const NAME: RequestName = RequestName(0x0123_abcd);
 
+    fn by_id(kind: Kind) -> Aborter {
+        Aborter::new(kind, CancelBy::IdWithoutProof)
+    }
+
     #[test]
     fn what_each_engine_is_sent() {
         let id = "0000000000000000000000000123abcd";
-        let vllm = Aborter::new(Kind::Vllm);
+        let vllm = by_id(Kind::Vllm);
         assert_eq!(vllm.request(NAME, Asks::Chat), Some((VLLM_PATH, format!(r#"{{"request_ids":["chatcmpl-{id}"]}}"#))));
         let two = format!(r#"{{"request_ids":["cmpl-{id}-0","cmpl-{id}-1"]}}"#);
         assert_eq!(vllm.request(NAME, Asks::Completions { prompts: 2 }), Some((VLLM_PATH, two)));
         assert_eq!(vllm.request(NAME, Asks::Completions { prompts: 5000 }), None);
         assert_eq!(vllm.request(NAME, Asks::Other), None);
-        let sglang = Aborter::new(Kind::Sglang);
+        let sglang = by_id(Kind::Sglang);
         assert_eq!(sglang.request(NAME, Asks::Other), Some(("/abort_request", format!(r#"{{"rid":"{id}"}}"#))));
         for kind in [Kind::LlamaCpp, Kind::OpenAi] {
-            assert_eq!(Aborter::new(kind).request(NAME, Asks::Chat), None);
+            assert_eq!(by_id(kind).request(NAME, Asks::Chat), None);
+        }
+    }
+
+    #[test]
+    fn whoever_is_to_be_told_by_closing_alone_or_not_at_all_is_sent_nothing() {
+        for (kind, by) in [(Kind::Vllm, CancelBy::Close), (Kind::Sglang, CancelBy::Close), (Kind::Sglang, CancelBy::Nothing)] {
+            let aborter = Aborter::new(kind, by);
+            assert!(!aborter.enabled() && aborter.request(NAME, Asks::Chat).is_none(), "{kind} {by:?}");
         }
     }
 
     #[test]
     fn an_endpoint_that_is_not_there_is_not_asked_again_and_success_is_only_heard() {
-        let vllm = Aborter::new(Kind::Vllm);
+        let vllm = by_id(Kind::Vllm);
         assert_eq!((vllm.heard(200), vllm.heard(503)), (Told::Taken, Told::Refused(503)));
         assert!(vllm.enabled());
         assert_eq!(vllm.heard(404), Told::NotThere);
@@ -182,7 +196,7 @@ mod tests {
     #[test]
     fn the_name_goes_where_the_engine_looks() {
         let mut headers = HeaderMap::new();
-        let sglang = Aborter::new(Kind::Sglang);
+        let sglang = by_id(Kind::Sglang);
         for (body, expect) in [
             ("{}", r#"{"rid":"N"}"#),
             (r#"{"a":{"b":1}} "#, r#"{"a":{"b":1},"rid":"N"}"#),
@@ -195,6 +209,6 @@ mod tests {
             assert_eq!(named, expect.replace('N', &NAME.to_string()), "{body}");
         }
         assert_eq!(headers[X_REQUEST_ID], NAME.to_string());
-        assert_eq!(Aborter::new(Kind::Vllm).name(NAME, &mut headers, Bytes::from("{}")), "{}");
+        assert_eq!(by_id(Kind::Vllm).name(NAME, &mut headers, Bytes::from("{}")), "{}");
     }
 }

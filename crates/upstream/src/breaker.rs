@@ -3,6 +3,8 @@
 //! Closed: it gets runs. So many that fail in a row open the circuit: it gets none for a while. Then one at a time is tried: one that goes well
 //! closes the circuit, one that fails opens it for twice as long.
 //!
+//! Held: it has said that it has too much to do, and gets none for a while; then it gets runs as before, for that was no failure.
+//!
 //! A run may end long after it was sent, and what was sent before a change says nothing of what is there behind it. So every change begins an
 //! epoch, and a run counts in that in which it was sent.
 //!
@@ -20,6 +22,8 @@ enum Circuit {
     Closed { failures: u32 },
     /// None before this moment.
     Open { until: Duration },
+    /// The same, and then runs again, of which so many have failed before.
+    Held { until: Duration, failures: u32 },
     /// One at a time.
     Trial,
 }
@@ -73,7 +77,7 @@ impl Breaker {
             Circuit::Closed { failures } => failures.saturating_add(1),
             Circuit::Trial => self.failures_max,
             // One that was on its way when it opened.
-            Circuit::Open { .. } => return false,
+            Circuit::Open { .. } | Circuit::Held { .. } => return false,
         };
         if failures < self.failures_max {
             self.circuit = Circuit::Closed { failures };
@@ -96,29 +100,50 @@ impl Breaker {
                 self.next = self.first.min(self.longest);
                 return true;
             }
-            Circuit::Open { .. } => {}
+            Circuit::Open { .. } | Circuit::Held { .. } => {}
         }
         false
+    }
+
+    /// A run that was sent in this epoch was turned away for want of room: none for so long. A trial goes on behind that. Whether it gets none
+    /// from now on that could have had one.
+    pub fn hold(&mut self, epoch: u64, now: Duration, wait: Duration) -> bool {
+        if epoch != self.epoch.now() {
+            return false;
+        }
+        let until = now.saturating_add(wait);
+        match self.circuit {
+            Circuit::Closed { failures } => self.change(Circuit::Held { until, failures }),
+            Circuit::Trial => self.change(Circuit::Open { until }),
+            Circuit::Open { .. } | Circuit::Held { .. } => return false,
+        }
+        true
     }
 
     /// How long it is still open; `None` if it is not.
     pub fn open_for(&self, now: Duration) -> Option<Duration> {
         match self.circuit {
-            Circuit::Open { until } => Some(until.saturating_sub(now)),
+            Circuit::Open { until } | Circuit::Held { until, .. } => Some(until.saturating_sub(now)),
             _ => None,
         }
     }
 
-    /// Its time is over, or it is back within a trial: one run may be tried, and only that one counts.
+    /// Its time is over, or it is back within a trial: one run may be tried, and only that one counts. One that was only held gets runs as before.
     pub fn try_one(&mut self) {
-        if let Circuit::Open { .. } | Circuit::Trial = self.circuit {
-            self.change(Circuit::Trial);
+        match self.circuit {
+            Circuit::Open { .. } | Circuit::Trial => self.change(Circuit::Trial),
+            Circuit::Held { failures, .. } => self.change(Circuit::Closed { failures }),
+            Circuit::Closed { .. } => {}
         }
     }
 
     /// Another engine is there than the one that failed: its failures, and how long it was waited for, are not this one's.
     pub fn forget(&mut self) {
-        let circuit = if let Circuit::Closed { .. } = self.circuit { Circuit::Closed { failures: 0 } } else { self.circuit };
+        let circuit = match self.circuit {
+            Circuit::Closed { .. } => Circuit::Closed { failures: 0 },
+            Circuit::Held { until, .. } => Circuit::Held { until, failures: 0 },
+            other => other,
+        };
         self.change(circuit);
         self.next = self.first.min(self.longest);
     }
@@ -178,6 +203,27 @@ mod tests {
         assert!(!breaker.is_trial() && !works(&mut breaker));
         assert!(fails(&mut breaker));
         assert_eq!(breaker.open_for(S), Some(S));
+    }
+
+    #[test]
+    fn one_that_has_too_much_to_do_gets_none_for_as_long_as_it_says_and_has_not_failed() {
+        let mut breaker = Breaker::new(2, S, 4 * S);
+        assert!(!fails(&mut breaker));
+        let sent = breaker.epoch().now();
+        assert!(breaker.hold(sent, S, 3 * S) && !breaker.hold(sent, S, 60 * S), "what was sent with it says nothing new");
+        assert_eq!((breaker.open_for(2 * S), breaker.is_trial()), (Some(2 * S), false));
+        // What was sent before it, or while it is held, does not count.
+        assert!(!breaker.worked(sent) && !breaker.failed(sent, S) && !fails(&mut breaker));
+        breaker.try_one();
+        assert!(!breaker.is_trial() && breaker.open_for(S).is_none(), "all its runs again, and not one");
+        assert!(fails(&mut breaker), "the failure before is remembered");
+        // Within a trial it is tried again behind the wait, and the next failure waits as long as it would have.
+        breaker.try_one();
+        assert!(breaker.hold(breaker.epoch().now(), S, S / 2));
+        assert_eq!(breaker.open_for(S), Some(S / 2));
+        breaker.try_one();
+        assert!(breaker.is_trial() && fails(&mut breaker));
+        assert_eq!(breaker.open_for(S), Some(2 * S));
     }
 
     // contract: C-10

@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 pub use super::base::Base;
-use super::kind::{CancelBy, Kind};
+use super::kind::{CancelBy, DeadlineBy, Kind};
 
 /// Longest name of an upstream in bytes.
 pub const NAME_BYTES_MAX: usize = 64;
@@ -80,6 +80,8 @@ pub struct UpstreamConfig {
     pub open_max: Duration,
     /// How a cancel is sent; `None` for what its kind can do.
     pub cancel: Option<CancelBy>,
+    /// How it is told of the time that a run has left; `None` to look what it takes.
+    pub deadline: Option<DeadlineBy>,
     /// From the look-up of its name to a secured connection. Default 5 s.
     pub connect_timeout: Duration,
     /// From a request's first byte to the answer's head, which some engines send with the first token, and all with a whole answer. Default
@@ -137,6 +139,7 @@ impl UpstreamConfig {
             open: Duration::from_secs(1),
             open_max: Duration::from_secs(60),
             cancel: None,
+            deadline: None,
             connect_timeout: Duration::from_secs(5),
             head_timeout: Duration::from_secs(600),
             idle_timeout: Duration::from_secs(300),
@@ -152,6 +155,22 @@ impl UpstreamConfig {
             witness: true,
             observe_every: Duration::from_millis(100),
         })
+    }
+
+    /// Whether its words agree with each other.
+    ///
+    /// # Errors
+    /// [`ConfigError`]: one of them asks for what another rules out.
+    pub fn check(&self) -> Result<(), ConfigError> {
+        let wants_id = matches!(self.cancel, Some(CancelBy::IdWithProof | CancelBy::IdWithoutProof));
+        match self.kind.filter(|kind| wants_id && !kind.has_cancel_by_id()) {
+            None => Ok(()),
+            Some(kind) => Err(ConfigError {
+                upstream: self.url.to_string(),
+                what: "cancel",
+                why: format!("`id` is nothing that `{kind}` has a call for; say `close`, or leave the word out"),
+            }),
+        }
     }
 }
 

@@ -37,6 +37,8 @@ pub struct Detected {
     pub slots: Option<u32>,
     /// Its release, if it says that.
     pub version: Option<String>,
+    /// It is another kvit, which takes the time that a run has left.
+    pub is_kvit: bool,
     /// When its process began, in milliseconds of the calendar, if its counters say that.
     pub started: Option<u64>,
 }
@@ -274,6 +276,7 @@ pub fn decide(told: Option<Kind>, answers: &Answers) -> Detected {
         (.., Some("llamacpp")) => (Kind::LlamaCpp, "its models are owned by llamacpp".to_owned()),
         _ => (Kind::OpenAi, "nothing in its answers is another engine's".to_owned()),
     };
+    let is_kvit = kind == Kind::OpenAi && owner.as_deref() == Some("kvit");
     let counters = counted == Some(kind);
     let engines = answers.metrics.good().map_or(0, |page| counters::engines(kind, page));
     if engines > 1 {
@@ -304,7 +307,7 @@ pub fn decide(told: Option<Kind>, answers: &Answers) -> Detected {
     let slots = slots.and_then(|n| u32::try_from(n).ok()).filter(|n| (1..=SLOTS_MAX).contains(n));
     let version = version.filter(|v| v.len() <= TEXT_BYTES_MAX && v.chars().all(|c| !c.is_control())).map(|v| v.into_owned());
     let started = answers.metrics.good().and_then(counters::started);
-    Detected { kind, why, counters, engines, models, slots, version, started }
+    Detected { kind, why, counters, engines, models, slots, version, is_kvit, started }
 }
 
 #[cfg(test)]
@@ -319,6 +322,15 @@ mod tests {
 
     fn good(text: &str) -> Seen {
         Seen::Answer(200, text.to_owned())
+    }
+
+    #[test]
+    fn another_kvit_is_an_upstream_like_others_that_takes_deadlines() {
+        for (owner, is_kvit) in [("kvit", true), ("openai", false)] {
+            let models = good(&format!(r#"{{"data":[{{"id":"m","owned_by":"{owner}"}}]}}"#));
+            let found = decide(None, &Answers { models, ..answers() });
+            assert_eq!((found.kind, found.is_kvit), (Kind::OpenAi, is_kvit));
+        }
     }
 
     #[test]
@@ -357,6 +369,7 @@ mod tests {
             engines: 1,
             models: vec![model("x"), model("y")],
             slots: None,
+            is_kvit: false,
             version: Some("1".to_owned()),
             started: Some(5),
         };

@@ -58,9 +58,25 @@ pub struct Complaint<'a> {
 }
 
 impl<'a> Said<'a> {
-    /// Reads it. `None` if it is no JSON object.
+    /// Reads it. `None` if it is no JSON object, and nothing that most readers of JSON take for one.
     pub fn read(json: &'a [u8]) -> Option<Said<'a>> {
-        plain::read(json).or_else(|| Said::leniently(json))
+        plain::read(json).or_else(|| Said::leniently(json)).or_else(|| {
+            let mended = gateway::mended(json)?.to_string();
+            Said::leniently(mended.as_bytes()).map(Said::into_owned)
+        })
+    }
+
+    fn into_owned<'b>(self) -> Said<'b> {
+        let own = |text: Cow<'a, str>| Cow::Owned(text.into_owned());
+        let choice = |choice: Choice<'a>| Choice {
+            index: choice.index,
+            text: own(choice.text),
+            reasoning: own(choice.reasoning),
+            generated: choice.generated,
+            finish_reason: choice.finish_reason.map(own),
+        };
+        let error = self.error.map(|e| Complaint { message: own(e.message), kind: e.kind.map(own), code: e.code.map(own) });
+        Said { choices: self.choices.into_iter().map(choice).collect(), usage: self.usage, error }
     }
 
     /// The same, whatever is in it.
@@ -403,6 +419,12 @@ mod tests {
         assert_eq!((said.choices[1].index, said.choices[1].finish_reason.as_deref()), (2, Some("stop")));
         assert_eq!(said.usage, Some(Usage { prompt_tokens: Some(3), ..Usage::default() }));
         assert_eq!(said.error, None);
+        // What Python writes, or a careless hop.
+        let json = r#"{"choices":[{"index":0,"delta":{"content":"a\ud83d"},"logprobs":{"x":[NaN,-Infinity]},"finish_reason":"stop"}],"id":1,
+            "usage":{"prompt_tokens":1},"usage":{"prompt_tokens":4}}"#;
+        let read = Said::read(json.as_bytes()).expect("an object");
+        assert_eq!((&*read.choices[0].text, read.choices[0].finish_reason.as_deref()), ("a\u{fffd}", Some("stop")));
+        assert_eq!(read.usage.and_then(|usage| usage.prompt_tokens), Some(4));
         for json in ["", "[]", "\"x\"", "{", "{\"a\":}", "nul", "{}x"] {
             assert_eq!(Said::read(json.as_bytes()), None, "{json}");
         }

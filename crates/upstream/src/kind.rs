@@ -10,6 +10,8 @@ use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;
 
+use http::{HeaderName, HeaderValue};
+
 /// Which engine an upstream is.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Kind {
@@ -34,6 +36,47 @@ pub enum CancelBy {
     Close,
     /// Not at all: it is known to go on whatever is done. The level of every cancel is `unsupported`.
     Nothing,
+}
+
+/// How an upstream is told of the time that a run has left, beside the close when it is over.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum DeadlineBy {
+    /// `X-Request-Timeout-Ms`, as another kvit takes it.
+    Kvit,
+    /// `x-litellm-timeout`, in seconds, as LiteLLM takes it.
+    LiteLlm,
+    /// Not at all: it has no word for it.
+    Nothing,
+}
+
+/// How much later than here a run's time is over there: its end is kvit's to tell, and that of the hop behind must not come before it.
+const LATER: Duration = Duration::from_millis(500);
+
+impl DeadlineBy {
+    /// The header that says it.
+    // contract: C-28
+    pub fn header(self, left: Duration) -> Option<(HeaderName, HeaderValue)> {
+        let ms = u64::try_from(left.saturating_add(LATER).as_millis()).unwrap_or(u64::MAX);
+        let (name, value) = match self {
+            DeadlineBy::Kvit => ("x-request-timeout-ms", ms.to_string()),
+            DeadlineBy::LiteLlm => ("x-litellm-timeout", format!("{}.{:03}", ms / 1000, ms % 1000)),
+            DeadlineBy::Nothing => return None,
+        };
+        Some((HeaderName::from_static(name), HeaderValue::from_str(&value).ok()?))
+    }
+}
+
+impl FromStr for DeadlineBy {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<DeadlineBy, String> {
+        match text {
+            "kvit" => Ok(DeadlineBy::Kvit),
+            "litellm" => Ok(DeadlineBy::LiteLlm),
+            "none" => Ok(DeadlineBy::Nothing),
+            _ => Err(format!("`{text}` is none of kvit, litellm, none")),
+        }
+    }
 }
 
 /// Whether a quantity is shown.
@@ -95,6 +138,19 @@ impl Kind {
             Kind::Sglang => "sglang",
             Kind::LlamaCpp => "llamacpp",
             Kind::OpenAi => "openai",
+        }
+    }
+
+    /// Whether it has a call that cancels a request by its id.
+    pub fn has_cancel_by_id(self) -> bool {
+        matches!(self.capabilities().cancel, CancelBy::IdWithProof | CancelBy::IdWithoutProof)
+    }
+
+    /// How it is told of a cancel where the configuration says this of it. What it has no call for is done by closing.
+    pub fn cancel(self, wanted: Option<CancelBy>) -> CancelBy {
+        match wanted {
+            Some(CancelBy::IdWithProof | CancelBy::IdWithoutProof) | None => self.capabilities().cancel,
+            Some(by) => by,
         }
     }
 
@@ -191,6 +247,20 @@ mod tests {
             assert_eq!(kind.to_string().parse(), Ok(kind));
         }
         assert!("VLLM".parse::<Kind>().is_err_and(|why| why.contains("vllm, sglang, llamacpp, openai")));
+    }
+
+    #[test]
+    fn the_time_that_is_left_is_said_in_each_ones_own_unit_and_ends_behind_kvits_own() {
+        let said = |by: DeadlineBy, ms| {
+            let header = by.header(Duration::from_millis(ms));
+            header.map(|(name, value)| format!("{name}: {}", value.to_str().expect("text")))
+        };
+        assert_eq!(said(DeadlineBy::Kvit, 1500).as_deref(), Some("x-request-timeout-ms: 2000"));
+        assert_eq!(said(DeadlineBy::LiteLlm, 1504).as_deref(), Some("x-litellm-timeout: 2.004"));
+        assert_eq!(
+            (said(DeadlineBy::Nothing, 1), "litellm".parse(), "x".parse::<DeadlineBy>().is_err()),
+            (None, Ok(DeadlineBy::LiteLlm), true)
+        );
     }
 
     // contract: C-29

@@ -13,6 +13,7 @@ mod ask;
 mod health;
 mod judge;
 mod observe;
+mod reading;
 mod run;
 mod tell;
 mod witness;
@@ -34,7 +35,7 @@ use crate::client::Client;
 use crate::config::{ConfigError, UpstreamConfig};
 use crate::detect::Detected;
 use crate::evidence::Ledger;
-use crate::kind::{CancelBy, Capabilities, Kind};
+use crate::kind::{Capabilities, Kind};
 
 /// How long proofs are looked for once the gateway ends its runs because it goes away itself: less than it waits for them to settle.
 const LAST_LOOKS: Duration = Duration::from_secs(3);
@@ -117,12 +118,15 @@ impl Shared {
 /// # Errors
 /// [`ConfigError`]: no client can be made for it.
 pub fn link(config: UpstreamConfig, life: Incarnation) -> Result<(Link, Upstream), ConfigError> {
+    config.check()?;
     let client = Client::new(&config)?;
     let ear = Ear::default();
+    let kind = config.kind.unwrap_or(Kind::OpenAi);
+    let cancel = kind.cancel(config.cancel);
     let breaker = Breaker::new(config.failures_max, config.open, config.open_max);
     let shared = Arc::new(Shared {
-        ledger: Mutex::new(Ledger::new(config.cancel.unwrap_or(CancelBy::Close), None, config.observe_for)),
-        aborter: Mutex::new(Arc::new(Aborter::new(config.kind.unwrap_or(Kind::OpenAi)))),
+        ledger: Mutex::new(Ledger::new(cancel, None, config.observe_for)),
+        aborter: Mutex::new(Arc::new(Aborter::new(kind, cancel))),
         client,
         life,
         began: Instant::now(),
@@ -261,6 +265,17 @@ impl Shared {
         let mut breaker = held(&self.breaker);
         if breaker.failed(epoch, self.now()) {
             tracing::warn!(upstream = %self.config.name, "fails run after run: its circuit is open");
+            self.doubt_within(&breaker);
+        }
+    }
+
+    /// It has answered a run that was sent in this epoch that it has too much to do: it is left alone for as long as it says, or a short time.
+    /// One that refuses at once would otherwise be the one with the least to do, and get every run.
+    fn crowded(&self, epoch: u64, wait: Option<Duration>) {
+        let wait = wait.unwrap_or(self.config.open).min(self.config.open_max);
+        let mut breaker = held(&self.breaker);
+        if breaker.hold(epoch, self.now(), wait) {
+            tracing::info!(upstream = %self.config.name, wait_ms = wait.as_millis(), "has too much to do (429): it is left alone for a while");
             self.doubt_within(&breaker);
         }
     }

@@ -106,8 +106,14 @@ pub const WORDS: &[Word] = &[
     Word {
         name: "cancel",
         default: "what its kind can do",
-        about: "How a cancel is sent: `id` (by id, and closed), `close`, or `none`: it is known to go on whatever is done.",
+        about: "How a cancel is sent: `id` (by id, and closed; `vllm` and `sglang`), `close` (closed and nothing else), or `none`: it is known to go on whatever is done, so it is closed and told nothing.",
         set: |config, value| value.parse().map(|cancel| config.cancel = Some(cancel)),
+    },
+    Word {
+        name: "deadline",
+        default: "`kvit` where its models are owned by one, else `none`",
+        about: "How it is told of the time that a run has left: `kvit` (`X-Request-Timeout-Ms`), `litellm` (`x-litellm-timeout`), or `none`. kvit keeps the deadline whatever is said; a hop that does not notice a close ends it so, half a second later.",
+        set: |config, value| value.parse().map(|by| config.deadline = Some(by)),
     },
     Word {
         name: "failures_max",
@@ -253,6 +259,7 @@ impl FromStr for UpstreamConfig {
             let upstream = config.url.to_string();
             set(&mut config, word).map_err(|(what, why)| ConfigError { upstream, what, why })?;
         }
+        config.check()?;
         Ok(config)
     }
 }
@@ -289,6 +296,9 @@ mod tests {
             ("http://a,slot=4", "the word", "`slot`"),
             ("http://a,vllm", "the word", "WORD=VALUE"),
             ("http://a,cancel=maybe", "cancel", "`maybe`"),
+            ("http://a,kind=llamacpp,cancel=id", "cancel", "`llamacpp` has"),
+            ("http://a,cancel=id,kind=openai", "cancel", "say `close`"),
+            ("http://a,deadline=soon", "deadline", "`soon`"),
             ("http://a,open_ms=0", "open_ms", "from 1 to"),
             ("http://a,max_tokens_only=maybe", "max_tokens_only", "neither yes nor no"),
             ("http://a,key_file=/nowhere/at/all", "key_file", "cannot be read"),

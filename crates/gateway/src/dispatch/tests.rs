@@ -15,7 +15,7 @@ use crate::calls::Calls;
 use crate::conn::ConnState;
 use crate::joining::Joining;
 use crate::keys::Caller;
-use crate::links::LinkEnd;
+use crate::links::{Journals, LinkEnd};
 
 fn table() -> (Arc<Calls>, Arc<Mutex<Vec<Down>>>) {
     let model = ModelInfo { id: "tiny".into(), context: 512, default_max_tokens: 64, created: 0 };
@@ -38,7 +38,7 @@ fn before(offer: Offer) -> (Arc<Calls>, Arc<Mutex<Vec<Down>>>) {
         GatewayConfig::default(),
         journal,
         Incarnation(2),
-        vec![LinkEnd::new(Box::new(send), crate::links::Journals::Here)],
+        vec![LinkEnd::new("w".into(), Box::new(send), Journals::Here)],
         workers,
     );
     (Arc::new(calls), sent)

@@ -51,6 +51,10 @@ pub(super) fn run(view: &RunView) -> wire::Run {
         }),
         blocks: Some(wire::BlockCounts { held: view.blocks.held, peak: view.blocks.peak, shared: view.blocks.shared }),
         told: view.told.map(|word| number!(Cause, word)),
+        engine: view
+            .engine
+            .as_ref()
+            .map(|engine| wire::EngineRequest { upstream: engine.upstream.clone(), request: engine.request.clone() }),
         superseded: view.superseded.iter().map(|word| number!(Cause, word)).collect(),
     }
 }

@@ -16,8 +16,8 @@ use axum::extract::{Request, State};
 use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use bytes::{Bytes, BytesMut};
-use lifecycle::message::{Delta, Forward, Piece, Prompt, Usage};
-use lifecycle::params::{N_MAX, Params};
+use lifecycle::message::{Forward, Piece, Prompt};
+use lifecycle::params::Params;
 use lifecycle::{Cause, Outcome, OutcomeKind, RunId, Time};
 use serde_json::Value;
 
@@ -25,8 +25,7 @@ use super::error::ApiError;
 use super::fields::{self, Fields};
 use super::generate::{self, JOINED};
 use super::leaving::{self, Route};
-use super::stream::{Events, Ready, Telling};
-use super::{Requested, name, serving};
+use super::{Requested, name, passing, serving};
 use crate::THEIRS;
 use crate::calls::Calls;
 use crate::conn::ConnState;
@@ -41,6 +40,8 @@ const OURS: [&str; 2] = ["timeout_ms", "on_disconnect"];
 struct Known {
     params: Params,
     stream: bool,
+    /// The caller wants to be told what a stream took.
+    include_usage: bool,
     timeout: Option<std::time::Duration>,
     on_disconnect: Option<lifecycle::OnDisconnect>,
     body: Bytes,
@@ -55,11 +56,32 @@ fn caps(path: &str) -> &'static [&'static str] {
     }
 }
 
-/// How many prompts the `prompt` of a completion is: a list of texts, or of lists of ids, is several.
+/// How many prompts the `prompt` of a completion is, or the `input` of an embedding: a list of texts, of lists of ids or of objects is several.
 pub fn prompts(prompt: Option<&Value>) -> u32 {
     let list = prompt.and_then(Value::as_array);
-    let several = list.filter(|list| list.first().is_some_and(|first| first.is_string() || first.is_array()));
-    several.and_then(|list| u32::try_from(list.len()).ok()).unwrap_or(1)
+    let several = list.filter(|list| list.first().is_some_and(|first| first.is_string() || first.is_array() || first.is_object()));
+    several.map_or(1, |list| u32::try_from(list.len()).unwrap_or(u32::MAX))
+}
+
+/// What a rerank or a score compares, under all names that engines have for it. Some compute what is asked beside each of the others.
+const COMPARED: [&str; 8] = ["query", "queries", "documents", "items", "text_1", "text_2", "data_1", "data_2"];
+
+/// How many sequences a request may make an engine compute: each counts its whole prompt and its whole answer.
+// contract: C-28
+fn sequences(path: &str, fields: &Fields, number: impl Fn(&str) -> Option<u32>) -> u32 {
+    // An engine that makes several answers and gives the best has made them all.
+    let answers = || number("n").unwrap_or(1).max(number("best_of").unwrap_or(1)).max(1);
+    match path {
+        "/v1/chat/completions" => answers(),
+        "/v1/completions" => answers().saturating_mul(prompts(fields.peek("prompt")).max(1)),
+        _ => {
+            let compared = COMPARED.iter().filter_map(|name| fields.peek(name)).filter(|value| !value.is_null());
+            // A list of parts may stand within an object.
+            let list = |value| prompts(Some(Value::get(value, "content").unwrap_or(value)));
+            let compared = compared.map(list).fold(0_u32, u32::saturating_add);
+            compared.saturating_add(fields.peek("input").map_or(0, |input| prompts(Some(input)))).max(1)
+        }
+    }
 }
 
 /// Reads what rules the run. A field that means nothing here is not looked at, and one of the wrong type is the engine's to refuse.
@@ -69,14 +91,16 @@ fn known(path: &str, fields: &mut Fields, body: &Bytes) -> Result<Known, ApiErro
     // is understood here bounds nothing, and nothing is put in its place.
     let named = caps(path).iter().filter(|name| fields.peek(name).is_some_and(|value| !value.is_null()));
     let cap = named.map(|name| number(fields, name).filter(|cap| *cap > 0).unwrap_or(u32::MAX)).max();
-    let n = number(fields, "n").unwrap_or(1).saturating_mul(prompts(fields.peek("prompt"))).clamp(1, N_MAX);
+    let n = sequences(path, fields, |name| number(fields, name));
     let params = Params { n, max_tokens: cap, ..Params::default() };
     let stream = fields.peek("stream").and_then(Value::as_bool).unwrap_or(false);
+    let options = fields.peek("stream_options");
+    let include_usage = options.and_then(|options| options.get("include_usage")).and_then(Value::as_bool).unwrap_or(false);
     let has_ours = OURS.iter().any(|name| fields.peek(name).is_some());
     let timeout = fields::timeout(fields)?;
     let on_disconnect = fields::on_disconnect(fields)?;
     let body = if has_ours { Bytes::from(fields.rest()) } else { body.clone() };
-    Ok(Known { params, stream, timeout, on_disconnect, body })
+    Ok(Known { params, stream, include_usage, timeout, on_disconnect, body })
 }
 
 /// What came of a request.
@@ -101,7 +125,7 @@ pub(super) async fn answer(
     let stated = leaving::stated(came.headers, known.on_disconnect)?;
     let joining = generate::joining(came.path, came.headers, came.body)?;
     let on_disconnect = calls.config.policy(came.route, stated, joining.is_some());
-    let stream = known.stream;
+    let (stream, include_usage) = (known.stream, known.include_usage);
     let order = Order {
         caller,
         requested: requested.clone(),
@@ -123,11 +147,10 @@ pub(super) async fn answer(
     let id = reader.key.run.clone();
     let mut response = match head(&mut reader, stream).await {
         Begun::Over(outcome) => ApiError::of_outcome(&outcome).into_response(),
-        Begun::Silent => passing(reader),
+        Begun::Silent => passing::begin(reader, include_usage),
         Begun::Answer { status, content_type, headers } => {
-            let is_events = content_type.as_deref().is_some_and(|kind| kind.starts_with("text/event-stream"));
-            let mut response = match is_events {
-                true => passing(reader),
+            let mut response = match passing::is_stream(status, content_type.as_deref()) {
+                true => passing::begin(reader, include_usage),
                 false => whole(reader).await,
             };
             // A failure after the head is the gateway's own answer.
@@ -215,53 +238,9 @@ async fn whole(mut reader: Reader) -> Response {
 }
 
 /// Whether the end is the engine's own answer, told in its own words.
-fn is_theirs(outcome: &Outcome) -> bool {
+pub(super) fn is_theirs(outcome: &Outcome) -> bool {
     matches!(outcome.cause, Cause::WorkerError | Cause::UpstreamError)
         && outcome.reason.as_deref().is_some_and(|why| why.starts_with(THEIRS))
-}
-
-/// The engine's own events, as they came.
-struct Passing {
-    /// Nothing was sent of it yet that is no comment.
-    fresh: bool,
-    /// What waits for the run's end.
-    tail: Vec<(Bytes, u32)>,
-}
-
-impl Telling for Passing {
-    fn delta(&mut self, delta: Delta, ready: &mut Ready) {
-        let tokens = delta.count();
-        match delta.passed.map(|passed| passed.piece) {
-            Some(Piece::Body(bytes)) => ready.push(bytes, tokens),
-            // Whoever reads the stream's end closes: so it is not told before the run's own end is known.
-            Some(Piece::Tail(bytes)) => self.tail.push((bytes, tokens)),
-            // The head of an answer that began in silence. One that is no stream of events cannot be passed on any more.
-            Some(Piece::Head { status, content_type, .. }) if self.fresh => {
-                let is_events = content_type.as_deref().is_some_and(|kind| kind.starts_with("text/event-stream"));
-                if status != StatusCode::OK.as_u16() || !is_events {
-                    let message = format!("{THEIRS}{status} to a request for a stream");
-                    ready.fail(&ApiError::new(StatusCode::BAD_GATEWAY, "server_error", message).code("upstream_error"));
-                }
-            }
-            _ => {}
-        }
-        self.fresh = false;
-    }
-
-    fn end(&mut self, outcome: &Outcome, _: &Usage, ready: &mut Ready) {
-        let is_completed = outcome.kind() == OutcomeKind::Completed;
-        // What failed was told in the engine's own words.
-        if is_completed || (is_theirs(outcome) && !self.fresh) {
-            self.tail.drain(..).for_each(|(bytes, tokens)| ready.push(bytes, tokens));
-            ready.end(is_completed);
-        } else {
-            ready.fail(&ApiError::of_outcome(outcome));
-        }
-    }
-}
-
-fn passing(reader: Reader) -> Response {
-    generate::sse(Body::new(Events::of(reader, Passing { fresh: true, tail: Vec::new() })))
 }
 
 /// Endpoints that only an engine that is forwarded to has: embeddings, rerank, scores.

@@ -147,7 +147,8 @@ impl Telling for Chunks {
     }
 }
 
-fn event(chunk: &Value) -> Bytes {
+/// One event.
+pub(super) fn event(chunk: &Value) -> Bytes {
     format!("data: {chunk}\n\n").into()
 }
 

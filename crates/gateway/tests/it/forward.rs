@@ -287,6 +287,14 @@ async fn the_bound_is_the_largest_cap_that_the_path_knows_for_every_answer() {
         ("completions", json!({"max_completion_tokens": 5, "max_tokens": 4000, "prompt": "a"}), Some(4000), 1),
         ("completions", json!({"prompt": ["a", "b", "c"], "n": 2}), None, 6),
         ("completions", json!({"prompt": [1, 2, 3]}), None, 1),
+        ("completions", json!({"prompt": vec!["a"; 100], "n": 2, "best_of": 3}), None, 300),
+        ("chat/completions", json!({"n": 40}), None, 40),
+        ("embeddings", json!({"input": vec!["a"; 70]}), None, 70),
+        ("embeddings", json!({"input": [1, 2, 3]}), None, 1),
+        ("embeddings", json!({"input": [[1, 2], [3]]}), None, 2),
+        ("rerank", json!({"query": "q", "documents": vec!["a"; 30]}), None, 31),
+        ("rerank", json!({"query": "q", "documents": {"content": [{"type": "text"}, {"type": "text"}]}}), None, 3),
+        ("score", json!({"text_1": "q", "text_2": ["a", "b"]}), None, 3),
     ]
     .into_iter()
     .enumerate()

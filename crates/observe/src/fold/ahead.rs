@@ -2,7 +2,8 @@
 //!
 //! Tokens are counted as everywhere in a run's record: generated ones, and positions of the prompt. Each sequence counts its whole prompt,
 //! for that the others share it is likely and not certain. Positions that a preemption yet to come would have computed again are not in
-//! it; those of one that has come are.
+//! it; those of one that has come are. Where nobody says how long a prompt is, a token shows that one of them is worked off, and no more of them
+//! than so many tokens certainly need, each sequence having its cap.
 //!
 //! Invariant: without a preemption it only falls, and never below what the attempt goes on to compute.
 // contract: C-28
@@ -12,8 +13,11 @@
 pub(super) struct Ahead {
     /// Whether the worker has said what the prompt is.
     tokenised: bool,
-    /// Prompt tokens of all its sequences together.
+    /// Prompt tokens of all its sequences together, as far as they are known.
     whole_prompt: u64,
+    /// Its sequences, and the cap of each.
+    sequences: u64,
+    cap: u64,
     generated: u64,
     /// Positions to compute before the next token.
     prompt: u64,
@@ -30,15 +34,12 @@ impl Ahead {
     }
 
     /// The worker knows its prompt and its cap. An engine of another make does not say how long the prompt is (0, which no prompt is): all that
-    /// the cap leaves of the context may be prompt, until a first token shows that it is computed.
+    /// the cap leaves of the context may be prompt, until tokens show that it is computed.
     pub(super) fn queued(&mut self, prompt_tokens: u32, n: u32, max_tokens: u32) {
-        let (n, prompt) = (u64::from(n), u64::from(prompt_tokens));
-        if prompt == 0 {
-            let output = n * u64::from(max_tokens);
-            *self = Ahead { prompt: self.prompt.saturating_sub(output), output, ..Ahead::default() };
-            return;
-        }
-        *self = Ahead { tokenised: true, whole_prompt: n * prompt, generated: 0, prompt: n * prompt, output: n * u64::from(max_tokens) };
+        let (sequences, cap) = (u64::from(n), u64::from(max_tokens));
+        let output = sequences * cap;
+        let prompt = if prompt_tokens == 0 { self.prompt.saturating_sub(output) } else { sequences * u64::from(prompt_tokens) };
+        *self = Ahead { tokenised: prompt_tokens > 0, whole_prompt: prompt, sequences, cap, generated: 0, prompt, output };
     }
 
     /// The prefix index gave some of the positions.
@@ -48,9 +49,19 @@ impl Ahead {
 
     /// A step computed so much of it. What was thrown away brings no sequence nearer to its cap.
     pub(super) fn computed(&mut self, prompt: u32, generated: u32) {
-        self.prompt = if !self.tokenised && generated > 0 { 0 } else { self.prompt.saturating_sub(prompt.into()) };
         self.output = self.output.saturating_sub(generated.into());
         self.generated += u64::from(generated);
+        self.prompt = self.prompt.saturating_sub(prompt.into());
+        if !self.tokenised {
+            self.prompt = self.prompt.min(self.prompts_unbegun());
+        }
+    }
+
+    /// What may be left of prompts whose length nobody has said. So many tokens need so many sequences at least, whosever they are.
+    fn prompts_unbegun(&self) -> u64 {
+        let begun = self.generated.div_ceil(self.cap.max(1)).min(self.sequences);
+        let part = u128::from(self.whole_prompt) * u128::from(self.sequences - begun);
+        u64::try_from(part.div_ceil(u128::from(self.sequences.max(1)))).unwrap_or(u64::MAX)
     }
 
     /// Its blocks are gone; all that stood in them has to be computed again.
@@ -77,8 +88,24 @@ mod tests {
         assert_eq!(ahead.tokens(), 2 * 4096);
         ahead.computed(0, 0);
         assert_eq!(ahead.tokens(), 2 * 4096, "nothing was shown");
+        // One of the two has begun, whose prompt is computed. Whichever it was, the other's may not be.
         ahead.computed(0, 3);
-        assert_eq!(ahead.tokens(), 197);
+        assert_eq!(ahead.tokens(), (4096 - 100) + 197);
+        ahead.computed(0, 97);
+        assert_eq!(ahead.tokens(), (4096 - 100) + 100);
+        // More than one of them can have said.
+        ahead.computed(0, 1);
+        assert_eq!(ahead.tokens(), 99);
+        let mut one = Ahead::default();
+        one.dispatched(4096);
+        one.queued(0, 1, 100);
+        one.computed(0, 1);
+        assert_eq!(one.tokens(), 99);
+        let mut many = Ahead::default();
+        many.dispatched(100 * 4096);
+        many.queued(0, 100, 40);
+        many.computed(0, 1);
+        assert_eq!(many.tokens(), 99 * (4096 - 40) + 100 * 40 - 1, "the first token is one prompt's");
         let mut known = Ahead::default();
         known.dispatched(4096);
         known.queued(30, 1, 100);

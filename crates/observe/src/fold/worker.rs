@@ -95,6 +95,7 @@ impl Run {
                 self.reached(Milestone::FenceCompleted, at, totals);
             }
             Event::Released { receipt } => self.released(record, receipt, totals),
+            Event::SentAs { upstream, request } => self.sent_as = Some((upstream.clone(), request.clone())),
             Event::LetGo { guarantee } => self.proof = Some(*guarantee),
             Event::Void { .. } => {
                 if let Some(attempt) = self.attempt_mut(record.attempt)

@@ -76,6 +76,7 @@ impl Totals {
         for level in Guarantee::ALL {
             f.sample(&[("guarantee", level.as_str())], self.guarantees[*level as usize]);
         }
+        self.left.expose(text);
         let mut f = text.counter("kvit_superseded_total", "Causes that came after another had won.");
         per_cause(&mut f, &self.superseded);
     }

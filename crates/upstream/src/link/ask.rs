@@ -21,15 +21,19 @@ struct Named {
     max_tokens: Option<IgnoredAny>,
 }
 
+/// Whether tokens are asked for.
+pub(super) fn generates(path: &str) -> bool {
+    matches!(path, "/v1/chat/completions" | "/v1/completions")
+}
+
 /// A forwarded body, with the upstream's own cap on what is generated where the request names none, and with the request's where it names it
 /// by a word that this upstream reads over (C-28). What is no JSON object is the engine's to refuse.
 pub(super) fn capped(forward: &Forward, params: &Params, config: &UpstreamConfig) -> Bytes {
-    let generates = matches!(&*forward.path, "/v1/chat/completions" | "/v1/completions");
     // A cap that is no number is the engine's to refuse, too.
     let named = params.max_tokens.filter(|cap| config.max_tokens_only && *cap < u32::MAX);
     let reads_over = || serde_json::from_slice::<Object<Named>>(&forward.body).is_ok_and(|o| o.0.is_some_and(|o| o.max_tokens.is_none()));
     let cap = if params.max_tokens.is_none() { config.cap } else { named.filter(|_| reads_over()) };
-    let (Some(cap), true) = (cap, generates) else { return forward.body.clone() };
+    let (Some(cap), true) = (cap, generates(&forward.path)) else { return forward.body.clone() };
     let text = forward.body.trim_ascii();
     let Some(inner) = text.strip_prefix(b"{").and_then(|text| text.strip_suffix(b"}")) else { return forward.body.clone() };
     // At the end: of two fields of one name the last one counts, and the first may be there without a number.

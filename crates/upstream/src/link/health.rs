@@ -123,7 +123,7 @@ fn meet(shared: &Arc<Shared>, found: &Detected, is_another: bool) {
     let mut capabilities = found.kind.capabilities();
     // Of several engines behind one address nobody knows which one a look, or a witness, was at.
     capabilities.fresh = capabilities.fresh.filter(|_| found.counters && found.engines <= 1);
-    let cancel = shared.config.cancel.unwrap_or(capabilities.cancel);
+    let cancel = found.kind.cancel(shared.config.cancel);
     let named = shared.config.models.first().or_else(|| found.models.first().map(|model| &model.id));
     let model = named.map_or_else(|| "".into(), |id| id.as_str().into());
     let fresh = capabilities.fresh;
@@ -133,11 +133,14 @@ fn meet(shared: &Arc<Shared>, found: &Detected, is_another: bool) {
         held(&shared.ledger).another(cancel, fresh);
         shared.closed.notify_one();
     }
-    *held(&shared.aborter) = Arc::new(Aborter::new(found.kind));
+    *held(&shared.aborter) = Arc::new(Aborter::new(found.kind, cancel));
     shared.takes_no_witness.store(false, Ordering::Release);
     shared.unwitnessed.notify_one();
     let asks = !matches!(cancel, CancelBy::Close | CancelBy::Nothing);
     tracing::debug!(upstream = %shared.config.name, asks, "how it is told of cancels");
+    if shared.config.cancel == Some(CancelBy::IdWithoutProof) && !asks {
+        tracing::warn!(upstream = %shared.config.name, kind = %found.kind, "cancel=id: it has no such call, so it is told by closing alone");
+    }
 }
 
 /// What it is said to have before it was met, if its models are named.

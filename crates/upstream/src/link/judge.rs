@@ -4,12 +4,15 @@
 // contract: C-29
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use gateway::LATE;
 use http::HeaderMap;
 use lifecycle::{Cause, Outcome};
 
 use crate::client::{Answer, CallError, Lost, NotSent};
+use crate::config::UpstreamConfig;
+use crate::sse::Complaint;
 
 /// Most characters of an engine's words that are repeated.
 pub(super) const WORDS_MAX: usize = 200;
@@ -26,6 +29,8 @@ pub(super) enum End {
     NotSent(NotSent),
     /// It broke off, or is not what was asked for.
     Lost(String),
+    /// The upstream refused the gateway itself: its key, or that it has none.
+    Unwelcome(String),
 }
 
 impl End {
@@ -35,7 +40,7 @@ impl End {
     pub(super) fn is_proven(&self) -> bool {
         match self {
             End::Said(outcome) => outcome.cause != Cause::UpstreamError,
-            End::Unsent(_) | End::NotSent(_) => true,
+            End::Unsent(_) | End::NotSent(_) | End::Unwelcome(_) => true,
             End::Cancelled(_) | End::Lost(_) => false,
         }
     }
@@ -58,6 +63,9 @@ pub(super) fn broken_off(error: &CallError) -> String {
 
 /// Why an answer that is no error cannot be what was asked for, by what it says that it is.
 pub(super) fn unfit(answer: &Answer, forwarded: bool) -> Option<String> {
+    if answer.status < 200 {
+        return Some(format!("the engine answered nothing but status {}, which nobody asked it for", answer.status));
+    }
     if (300..400).contains(&answer.status) {
         return Some(format!("the engine sends elsewhere (status {}), and nobody follows it", answer.status));
     }
@@ -72,6 +80,35 @@ pub(super) fn unfit(answer: &Answer, forwarded: bool) -> Option<String> {
         (true, false) => Some(format!("the answer is neither JSON nor a stream of events: its content type is {}", shown())),
         (false, _) => Some(format!("the answer is no stream of events: its content type is {}", shown())),
     }
+}
+
+/// What is said of an answer of 401 or 403. The key itself is never said.
+// contract: C-30
+pub(super) fn unwelcome(config: &UpstreamConfig, status: u16) -> String {
+    let name = &config.name;
+    match config.api_key {
+        Some(_) => format!(
+            "the gateway's key is refused by the upstream {name} (status {status}): whoever runs the gateway has to mend its key_file"
+        ),
+        None => format!("the upstream {name} wants a key, and the gateway has none for it (status {status}): its key_file has to be named"),
+    }
+}
+
+/// Whether a refusal of 403 says that it is about what the caller asked: hosted services moderate so, and name what they have flagged.
+pub(super) fn is_about_content(status: u16, body: &[u8]) -> bool {
+    status == 403 && memchr::memmem::find(body, b"\"flagged_input\"").is_some()
+}
+
+/// How long whoever answers 429 wants to be left alone, if it says that in a number.
+pub(super) fn retry_after(headers: &HeaderMap) -> Option<Duration> {
+    let number = |name: &str| headers.get(name)?.to_str().ok()?.trim().parse::<f64>().ok().filter(|n| (0.0..1e9).contains(n));
+    let seconds = number("retry-after-ms").map(|ms| ms / 1e3).or_else(|| number("retry-after"))?;
+    Some(Duration::from_secs_f64(seconds))
+}
+
+/// What an error says, as far as it is repeated.
+pub(super) fn words(error: &Complaint<'_>) -> String {
+    error.message.chars().take(WORDS_MAX).collect()
 }
 
 /// Most headers of an answer that are passed on, and most bytes of them.

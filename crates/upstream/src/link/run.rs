@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use gateway::{THEIRS, UNREACHED};
-use http::HeaderMap;
-use lifecycle::message::{Delta, Passed, Piece, Prompt, Receipt, Submit, Up, Usage};
+use http::{HeaderMap, HeaderName, HeaderValue};
+use lifecycle::message::{DeadlineLeft, Delta, Piece, Prompt, Receipt, Submit, Up, Usage};
 use lifecycle::{AttemptId, Cause, Guarantee, Outcome, StepId};
 use tokio::sync::watch;
 
@@ -18,38 +18,38 @@ use super::{Shared, Task, ask, held, judge, tell};
 use crate::abort::RequestName;
 use crate::client::{Answer, CallError, Limits};
 use crate::evidence::Tokens;
+use crate::kind::DeadlineBy;
 use crate::pattern::Pattern;
-use crate::sse::{Event, Scanner};
-use crate::{sse, whole};
 
-/// Answers of one run that are told apart.
-const CHOICES_MAX: usize = 4096;
-
-struct Run {
-    shared: Arc<Shared>,
-    attempt: AttemptId,
-    forwarded: bool,
-    tokens: Arc<Tokens>,
-    usage: Usage,
+pub(super) struct Run {
+    pub(super) shared: Arc<Shared>,
+    pub(super) attempt: AttemptId,
+    pub(super) forwarded: bool,
+    /// A forwarded request for a completion in events.
+    pub(super) wants_stream: bool,
+    pub(super) tokens: Arc<Tokens>,
+    pub(super) usage: Usage,
     /// Tokens counted by their events.
-    counted: u32,
-    finish: Option<Cause>,
+    pub(super) counted: u32,
+    pub(super) finish: Option<Cause>,
     /// Answers of the run that have ended, and those that have begun and not ended.
-    finished: u32,
-    unfinished: BTreeSet<u32>,
+    pub(super) finished: u32,
+    pub(super) unfinished: BTreeSet<u32>,
     asked: u32,
     /// The stream's proper end was read.
-    done: bool,
+    pub(super) done: bool,
     /// An event before it was neither JSON nor anything else that a stream may have.
-    garbled: bool,
-    pattern: Pattern,
-    /// The engine's own error, in a stream.
-    complaint: Option<String>,
+    pub(super) garbled: bool,
+    pub(super) pattern: Pattern,
+    /// The engine's own error, in a stream, or in an answer that says that it is none.
+    pub(super) complaint: Option<String>,
+    /// How long it wants to be left alone, where it said that it has too much to do.
+    crowded: Option<Duration>,
 }
 
 pub(super) async fn run(shared: Arc<Shared>, (submit, epoch): (Submit, u64), mut cancelled: watch::Receiver<Option<Cause>>) {
     let number = submit.number;
-    let name = RequestName(shared.life.0 ^ u128::from(number));
+    let name = RequestName(submit.request_name());
     let (path, body, forwarded) = match &submit.prompt {
         Prompt::Forward(forward) => (forward.path.clone(), ask::capped(forward, &submit.params, &shared.config), true),
         _ => match ask::request(&submit, shared.config.cap) {
@@ -63,6 +63,7 @@ pub(super) async fn run(shared: Arc<Shared>, (submit, epoch): (Submit, u64), mut
     let mut run = Run::new(&shared, &submit, forwarded, tokens);
     let mut headers = HeaderMap::new();
     let body = shared.aborter().name(name, &mut headers, body);
+    headers.extend(shared.time_left(&submit.deadlines));
     let before = *cancelled.borrow_and_update();
     let end = match before {
         Some(cause) => End::Unsent(cause),
@@ -100,13 +101,22 @@ impl Shared {
         self.say(Up::Released { attempt, receipt: Receipt::default() });
     }
 
+    /// What is said of the time that a run has left, where the upstream has a word for that. Its time to wait here is none of the upstream's.
+    // contract: C-28
+    fn time_left(&self, deadlines: &[DeadlineLeft]) -> Option<(HeaderName, HeaderValue)> {
+        let looked = || self.capabilities().is_some_and(|met| met.detected.is_kvit).then_some(DeadlineBy::Kvit);
+        let by = self.config.deadline.or_else(looked)?;
+        let left = deadlines.iter().filter(|deadline| deadline.cause != Cause::QueueDeadline).map(|deadline| deadline.left).min();
+        by.header(left?)
+    }
+
     pub(super) fn limits(&self) -> Limits {
         let (head_timeout, answer_bytes_max) = (self.config.look_timeout, self.config.look_bytes_max);
         Limits { head_timeout, idle_timeout: head_timeout, answer_bytes_max }
     }
 
     /// Reads the end of a body whose stream has said its own, so that its connection can be used again.
-    fn let_end(self: &Arc<Self>, mut answer: Answer) {
+    pub(super) fn let_end(self: &Arc<Self>, mut answer: Answer) {
         let (task, patience) = (Task::begin(self), self.config.look_timeout);
         tokio::spawn(async move {
             let _task = task;
@@ -121,6 +131,7 @@ impl Run {
             shared: shared.clone(),
             attempt: submit.attempt.clone(),
             forwarded,
+            wants_stream: matches!(&submit.prompt, Prompt::Forward(forward) if forward.stream && ask::generates(&forward.path)),
             tokens,
             usage: Usage::default(),
             counted: 0,
@@ -132,6 +143,7 @@ impl Run {
             garbled: false,
             pattern: Pattern::default(),
             complaint: None,
+            crowded: None,
         }
     }
 
@@ -147,14 +159,13 @@ impl Run {
         if let Some(why) = judge::unfit(&answer, self.forwarded) {
             return End::Lost(why);
         }
-        if self.forwarded {
-            self.shared.say(Up::Accepted { attempt: self.attempt.clone(), prompt_tokens: 0 });
-            let content_type = answer.content_type.as_deref().map(Into::into);
-            let headers = std::mem::take(&mut answer.headers);
-            self.pass(0, Piece::Head { status, content_type, headers: judge::headers(&headers) });
-        } else if (200..300).contains(&status) {
-            self.shared.say(Up::Accepted { attempt: self.attempt.clone(), prompt_tokens: 0 });
+        if matches!(status, 401 | 403) {
+            return self.unwelcome(answer).await;
         }
+        if status == 429 {
+            self.crowded = judge::retry_after(&answer.headers);
+        }
+        self.head(&mut answer);
         if is_events && self.shared.capabilities().is_some_and(|met| met.capabilities.closes_behind_streams) {
             answer.close_behind();
         }
@@ -163,6 +174,38 @@ impl Run {
             Err(why) => End::Lost(why),
             Ok(()) => self.judge(status, is_events),
         }
+    }
+
+    /// Passes the head of an answer on.
+    fn head(&self, answer: &mut Answer) {
+        let status = answer.status;
+        if self.forwarded || (200..300).contains(&status) {
+            self.shared.say(Up::Accepted { attempt: self.attempt.clone(), prompt_tokens: 0 });
+        }
+        if self.forwarded {
+            let content_type = answer.content_type.as_deref().map(Into::into);
+            let headers = std::mem::take(&mut answer.headers);
+            self.pass(0, Piece::Head { status, content_type, headers: judge::headers(&headers) });
+        }
+    }
+
+    /// An answer of 401 or 403. No caller's key is ever sent on, so it is kvit's own that is refused, which no caller can mend; unless it says
+    /// that it is about what was asked.
+    async fn unwelcome(&mut self, mut answer: Answer) -> End {
+        let (status, headers, content_type) = (answer.status, std::mem::take(&mut answer.headers), answer.content_type.clone());
+        let body = match answer.whole().await {
+            Ok(body) => body,
+            Err(why) => return End::Lost(judge::broken_off(&why)),
+        };
+        if !judge::is_about_content(status, &body) {
+            return End::Unwelcome(judge::unwelcome(&self.shared.config, status));
+        }
+        if self.forwarded {
+            self.shared.say(Up::Accepted { attempt: self.attempt.clone(), prompt_tokens: 0 });
+            self.pass(0, Piece::Head { status, content_type: content_type.as_deref().map(Into::into), headers: judge::headers(&headers) });
+            self.pass(0, Piece::Body(body));
+        }
+        self.judge(status, false)
     }
 
     /// What an answer that was read to its end is.
@@ -177,7 +220,8 @@ impl Run {
             _ => return End::Said(Outcome::because(Cause::UpstreamError, theirs())),
         }
         if let Some(why) = self.complaint.take() {
-            return End::Said(Outcome::because(Cause::UpstreamError, format!("{THEIRS}an error in its stream: {why}")));
+            let place = if is_events { "stream" } else { "answer" };
+            return End::Said(Outcome::because(Cause::UpstreamError, format!("{THEIRS}an error in its {place}: {why}")));
         }
         if is_events && !self.done && (self.finished < self.asked || !self.unfinished.is_empty()) {
             return End::Lost("the engine closed the stream before its end".to_owned());
@@ -185,164 +229,7 @@ impl Run {
         End::Said(Outcome::of(self.finish.unwrap_or(Cause::Stop)))
     }
 
-    async fn events(&mut self, mut answer: Answer) -> Result<(), String> {
-        let config = &self.shared.config;
-        let mut scanner = Scanner::new(config.line_bytes_max, config.event_bytes_max);
-        let mut events: Vec<Event> = Vec::new();
-        while let Some(piece) = answer.next().await.map_err(|e| judge::broken_off(&e))? {
-            events.clear();
-            let pushed = scanner.push(piece, &mut events);
-            let empty = answer.empty_at().saturating_duration_since(self.shared.began);
-            let (tokens, mut said) = self.take(&events, empty);
-            let run = pushed.map_err(|e| e.to_string())?;
-            if self.garbled {
-                return Err("the engine's stream has an event that is no JSON".to_owned());
-            }
-            if self.forwarded {
-                // The tokens stand at the last of them: what was read together is delivered together.
-                let last = |bytes| if self.done { Piece::Tail(bytes) } else { Piece::Body(bytes) };
-                match (run.across.is_empty(), run.within.is_empty()) {
-                    (true, true) => {}
-                    (false, true) => self.pass(tokens, last(run.across)),
-                    (true, false) => self.pass(tokens, last(run.within)),
-                    (false, false) => {
-                        self.pass(0, Piece::Body(run.across));
-                        self.pass(tokens, last(run.within));
-                    }
-                }
-            } else if !said.is_empty() {
-                said.iter_mut().for_each(|delta| delta.attempt = self.attempt.clone());
-                self.shared.say(Up::Step { step: StepId(0), deltas: said });
-            }
-            // Whoever has read `[DONE]` closes, however long the engine takes to end the body: that is nobody's leaving.
-            if self.done {
-                break;
-            }
-        }
-        let (last, rest) = scanner.finish();
-        if let Some(event) = last {
-            let empty = answer.empty_at().saturating_duration_since(self.shared.began);
-            self.take(std::slice::from_ref(&event), empty);
-        }
-        // Half an event is no event, and the error that follows it must be one.
-        if self.forwarded && self.done && !rest.is_empty() {
-            self.pass(0, Piece::Tail(rest));
-        }
-        if self.done {
-            self.shared.let_end(answer);
-        }
-        Ok(())
-    }
-
-    /// What events say: tokens, and for those who do not forward them what they add to each answer. There was nothing to read at `empty`.
-    fn take(&mut self, events: &[Event], empty: Duration) -> (u32, Vec<Delta>) {
-        let (mut tokens, mut unshown, mut deltas) = (0_u32, 0_u32, Vec::new());
-        for event in events {
-            if let Some((index, text)) = self.pattern.alike(event) {
-                self.tokens.shown(self.shared.now(), empty);
-                tokens = tokens.saturating_add(1);
-                self.choice(index, true, false);
-                if !self.forwarded {
-                    deltas.push(self.delta(index, text, true, None));
-                }
-                continue;
-            }
-            let chunk = self.pattern.read(event);
-            self.garbled |= chunk.unreadable && event.name.is_none() && !self.done;
-            self.done |= chunk.done;
-            let shown = chunk.said.tokens();
-            if shown > 0 {
-                self.tokens.shown(self.shared.now(), empty);
-                tokens = tokens.saturating_add(shown);
-            }
-            if let Some(error) = &chunk.said.error {
-                self.complaint.get_or_insert_with(|| error.message.chars().take(judge::WORDS_MAX).collect());
-            }
-            if let Some(usage) = &chunk.said.usage {
-                self.count(usage);
-                // Tokens that no event of their own showed come with what says that there were more.
-                let all = self.usage.generated.saturating_sub(self.counted);
-                unshown = unshown.saturating_add(all.saturating_sub(tokens));
-                tokens = tokens.max(all);
-            }
-            for choice in &chunk.said.choices {
-                let finish = choice.finish_reason.as_deref().map(judge::finish);
-                self.finish = self.finish.or(finish);
-                self.choice(choice.index, choice.generated, finish.is_some());
-                if !self.forwarded && (choice.generated || finish.is_some()) {
-                    deltas.push(self.delta(choice.index, &choice.text, choice.generated, finish));
-                }
-            }
-        }
-        if let Some(passed) = deltas.last_mut().and_then(|delta| delta.passed.as_mut()) {
-            passed.tokens = passed.tokens.saturating_add(unshown);
-        }
-        self.counted = self.counted.saturating_add(tokens);
-        (tokens, deltas)
-    }
-
-    /// What one answer of the run says, for whoever makes the caller's answer of it.
-    fn delta(&self, index: u32, text: &str, generated: bool, finish: Option<Cause>) -> Delta {
-        let passed = Passed { tokens: u32::from(generated), piece: Piece::Said };
-        Delta {
-            attempt: self.attempt.clone(),
-            sequence: index,
-            text: text.to_owned(),
-            tokens: Vec::new(),
-            logprobs: Vec::new(),
-            finish,
-            passed: Some(Box::new(passed)),
-        }
-    }
-
-    /// One answer of the run has said something, or its end.
-    fn choice(&mut self, index: u32, generated: bool, ends: bool) {
-        if ends {
-            self.unfinished.remove(&index);
-            self.finished = self.finished.saturating_add(1);
-        } else if generated && self.unfinished.len() < CHOICES_MAX {
-            self.unfinished.insert(index);
-        }
-    }
-
-    fn count(&mut self, usage: &sse::Usage) {
-        let small = |n: Option<u64>| n.map(|n| u32::try_from(n).unwrap_or(u32::MAX));
-        self.usage.prompt = small(usage.prompt_tokens).unwrap_or(self.usage.prompt);
-        self.usage.cached_prompt = small(usage.cached_tokens).unwrap_or(self.usage.cached_prompt);
-        self.usage.generated = small(usage.completion_tokens).unwrap_or(self.usage.generated);
-    }
-
-    /// An answer that is no stream: as it comes, and what it says when it is whole.
-    async fn body(&mut self, mut answer: Answer) -> Result<(), String> {
-        let mut whole = Vec::new();
-        let mut last: Option<Bytes> = None;
-        while let Some(piece) = answer.next().await.map_err(|e| judge::broken_off(&e))? {
-            whole.extend_from_slice(&piece);
-            if let Some(before) = last.replace(piece)
-                && self.forwarded
-            {
-                self.pass(0, Piece::Body(before));
-            }
-        }
-        if whole.is_empty() && (200..300).contains(&answer.status) {
-            return Err("the engine's answer is empty".to_owned());
-        }
-        if let Some(said) = whole::read(&whole) {
-            said.usage.iter().for_each(|usage| self.count(usage));
-            self.finish = said.choices.iter().find_map(|choice| choice.finish_reason.as_deref().map(judge::finish));
-        } else if (200..300).contains(&answer.status) && serde_json::from_slice::<serde::de::IgnoredAny>(&whole).is_err() {
-            return Err("the engine's answer is no JSON".to_owned());
-        }
-        if let Some(last) = last.filter(|_| self.forwarded) {
-            // All of its tokens are delivered with its end.
-            let tokens = self.usage.generated;
-            self.counted = tokens;
-            self.pass(tokens, Piece::Body(last));
-        }
-        Ok(())
-    }
-
-    fn pass(&self, tokens: u32, piece: Piece) {
+    pub(super) fn pass(&self, tokens: u32, piece: Piece) {
         let delta = Delta::passed(self.attempt.clone(), tokens, piece);
         self.shared.say(Up::Step { step: StepId(0), deltas: vec![delta] });
     }
@@ -351,7 +238,12 @@ impl Run {
         self.usage.generated = self.usage.generated.max(self.counted);
         let (shared, attempt) = (self.shared.clone(), self.attempt.clone());
         match &end {
+            End::Said(outcome) if outcome.cause == Cause::QueueFull => shared.crowded(epoch, self.crowded),
             End::Said(outcome) if outcome.cause != Cause::UpstreamError => shared.worked(epoch),
+            End::Unwelcome(why) => {
+                tracing::error!(upstream = %shared.config.name, %why, "refuses the gateway itself");
+                shared.failed(epoch);
+            }
             End::Said(_) | End::Lost(_) => {
                 shared.failed(epoch);
                 shared.wonder();
@@ -370,7 +262,7 @@ impl Run {
                 shared.say(Up::CancelAcknowledged { attempt: attempt.clone(), won: Some(cause) });
                 return shared.give_back(attempt, Outcome::of(cause));
             }
-            End::Lost(why) => Outcome::because(Cause::UpstreamError, why),
+            End::Lost(why) | End::Unwelcome(why) => Outcome::because(Cause::UpstreamError, why),
             End::NotSent(why) => {
                 tracing::warn!(upstream = %shared.config.name, %why, "cannot be reached");
                 shared.not_sent(&why);

@@ -81,7 +81,7 @@ async fn a_slow_one_a_silent_one_and_one_that_is_not_there() {
 async fn an_abort_is_sent_by_name_and_not_again_where_there_is_none() {
     let (upstream, config, client) = answering(vec![ok(""), not_found()]).await;
     let limits = Limits { head_timeout: config.look_timeout, idle_timeout: config.look_timeout, answer_bytes_max: 1024 };
-    let aborter = Aborter::new(Kind::Vllm);
+    let aborter = Aborter::new(Kind::Vllm, Kind::Vllm.cancel(None));
     let told = |name| aborter.send(&client, RequestName(name), Asks::Chat, limits);
     assert_eq!(soon(told(7)).await, Told::Taken);
     let sent = upstream.counts.requests.lock().expect("counts")[0].clone();

@@ -1,16 +1,21 @@
 //! A scripted engine behind one address: it says who it is, shows its counters, takes cancels by id, and does with each request what a script
 //! says.
 //!
+//! As SGLang it does what that one's public documentation says of cancels: `/abort_request` ends every request whose id (`rid`) begins with the
+//! text that it is given, or all with `abort_all`, and answers 200 whatever it found.
+//!
 //! Invariant: its counters are what it has in its hands: a request whose connection is closed is gone from them, or stays, if it is told to
 //! keep zombies.
 
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
-use serde_json::json;
+use serde_json::{Value, json};
 use tokio::io::AsyncWriteExt;
 use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::Notify;
 use tokio::task::JoinSet;
 use upstream::kind::Kind;
 
@@ -34,6 +39,8 @@ pub struct Hands {
     pub witnesses: AtomicUsize,
     keeps_zombies: AtomicBool,
     zombies: AtomicUsize,
+    /// Requests that came with an id of their own and are computed, whether or not somebody still listens, and what ends each.
+    named: Mutex<BTreeMap<String, Arc<Notify>>>,
     /// What tells it from another process.
     self_told: Mutex<Told>,
     /// It takes no such requests, and has no cancel by id.
@@ -44,6 +51,8 @@ pub struct Hands {
 #[derive(Clone)]
 pub struct Told {
     pub models: Vec<&'static str>,
+    /// Whose they are.
+    pub owner: &'static str,
     /// When it began, in seconds.
     pub started: Option<u32>,
 }
@@ -81,7 +90,8 @@ impl Engine {
             witnesses: AtomicUsize::new(0),
             keeps_zombies: AtomicBool::new(false),
             zombies: AtomicUsize::new(0),
-            self_told: Mutex::new(Told { models: vec![MODEL], started: None }),
+            named: Mutex::default(),
+            self_told: Mutex::new(Told { models: vec![MODEL], owner: "somebody", started: None }),
             refuses: AtomicBool::new(false),
         });
         let (mut task, to, steps) = (JoinSet::new(), hands.clone(), Arc::new(steps));
@@ -119,6 +129,11 @@ impl Engine {
         self.hands.asked.lock().expect("what was asked").len()
     }
 
+    /// The ids of the requests that it computes.
+    pub fn computes(&self) -> Vec<String> {
+        self.hands.named.lock().expect("ids").keys().cloned().collect()
+    }
+
     pub fn running(&self) -> usize {
         self.hands.running.load(Ordering::SeqCst)
     }
@@ -153,6 +168,20 @@ impl Drop for One<'_> {
 }
 
 impl Hands {
+    /// Ends every request whose id begins so.
+    fn abort(&self, text: &str) {
+        self.aborts.lock().expect("cancels").push(text.to_owned());
+        let body = body_of(text);
+        let (rid, all) = (body["rid"].as_str().unwrap_or_default(), body["abort_all"] == true);
+        self.named.lock().expect("ids").retain(|id, ended| {
+            let is_meant = all || (!rid.is_empty() && id.starts_with(rid));
+            if is_meant {
+                ended.notify_one();
+            }
+            !is_meant
+        });
+    }
+
     fn counters(&self) -> Option<String> {
         let present = self.running.load(Ordering::SeqCst) + self.zombies.load(Ordering::SeqCst);
         let started = self.self_told.lock().expect("what it tells").started;
@@ -165,6 +194,11 @@ impl Hands {
     }
 }
 
+/// The body of a request, if that is JSON. Of two fields of one name the last counts.
+fn body_of(text: &str) -> Value {
+    text.split_once("\r\n\r\n").and_then(|(_, body)| serde_json::from_str(body).ok()).unwrap_or_default()
+}
+
 async fn connection(mut socket: TcpStream, hands: &Hands, steps: &(impl Fn(usize) -> Vec<Step> + Sync)) -> std::io::Result<()> {
     loop {
         let text = request(&mut socket).await?;
@@ -175,13 +209,18 @@ async fn connection(mut socket: TcpStream, hands: &Hands, steps: &(impl Fn(usize
                 Some(String::new())
             }
             "/v1/models" => {
-                let models = hands.self_told.lock().expect("what it tells").models.clone();
-                Some(json!({"data": models.iter().map(|id| json!({"id": id})).collect::<Vec<_>>()}).to_string())
+                let Told { models, owner, .. } = hands.self_told.lock().expect("what it tells").clone();
+                let models = models.iter().map(|id| json!({"id": id, "owned_by": owner}));
+                Some(json!({"data": models.collect::<Vec<_>>()}).to_string())
             }
             "/version" if hands.kind == Kind::Vllm => Some(r#"{"version":"0.32.0"}"#.to_owned()),
             "/inference/v1/abort_requests" if hands.kind == Kind::Vllm => {
                 hands.aborts.lock().expect("cancels").push(text);
                 (!hands.refuses.load(Ordering::SeqCst)).then(|| "{}".to_owned())
+            }
+            "/abort_request" if hands.kind == Kind::Sglang => {
+                hands.abort(&text);
+                (!hands.refuses.load(Ordering::SeqCst)).then(|| "Success".to_owned())
             }
             "/metrics" => {
                 hands.looks.fetch_add(1, Ordering::SeqCst);
@@ -194,14 +233,25 @@ async fn connection(mut socket: TcpStream, hands: &Hands, steps: &(impl Fn(usize
             }
             "/v1/chat/completions" | "/v1/completions" | "/v1/embeddings" => {
                 let running = One::of(&hands.running);
+                let rid = body_of(&text)["rid"].as_str().map(str::to_owned).filter(|_| hands.kind == Kind::Sglang);
+                let ended = Arc::new(Notify::new());
+                if let Some(rid) = &rid {
+                    hands.named.lock().expect("ids").insert(rid.clone(), ended.clone());
+                }
                 let number = {
                     let mut asked = hands.asked.lock().expect("what was asked");
                     asked.push(text);
                     asked.len() - 1
                 };
-                let done = perform(&mut socket, steps(number), &Counts::default()).await;
+                let counts = Counts::default();
+                let done = tokio::select! {
+                    done = perform(&mut socket, steps(number), &counts) => done,
+                    () = ended.notified() => Ok(()),
+                };
                 if hands.keeps_zombies.load(Ordering::SeqCst) {
                     hands.zombies.fetch_add(1, Ordering::SeqCst);
+                } else if let Some(rid) = &rid {
+                    hands.named.lock().expect("ids").remove(rid);
                 }
                 drop(running);
                 return done;

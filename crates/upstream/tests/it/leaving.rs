@@ -8,7 +8,7 @@ use std::time::Duration;
 use gateway::GatewayConfig;
 use serde_json::json;
 use tokio::task::JoinSet;
-use upstream::kind::Kind;
+use upstream::kind::{CancelBy, Kind};
 
 use crate::engine::Engine;
 use crate::script::{Step, chunk, stream_head};
@@ -165,6 +165,76 @@ async fn one_whose_counters_show_that_it_goes_on() {
 #[tokio::test(flavor = "multi_thread")]
 async fn one_that_shows_nothing() {
     all(Kind::OpenAi, Shows::Nothing).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn one_that_is_told_by_id_and_shows_nothing() {
+    all(Kind::Sglang, Shows::Nothing).await;
+}
+
+/// An engine that goes on when its caller closes, and matches ids by their beginning: only the id can end a request, and no id but its own.
+// contract: C-1 C-8 C-29
+#[tokio::test(flavor = "multi_thread")]
+async fn a_leaving_ends_its_own_request_by_its_id_and_no_neighbours() {
+    let steps = vec![stream_head(), chunk(TOKEN), Step::UntilClosed];
+    let engine = Engine::always(Kind::Sglang, steps).await.keep_zombies();
+    let stand = stand::before(&engine, stand::of(Kind::Sglang)).await;
+    let mut callers = Vec::new();
+    for number in 1..=17 {
+        let mut caller = chat(stand.addr, &format!("r{number}"), true, &json!({"rid": "r"})).await;
+        read_until(&mut caller, "\"a\"").await;
+        callers.push(caller);
+    }
+    let all = engine.computes();
+    assert!(all.len() == 17 && all.iter().all(|id| id.len() == 32), "each has a name of its own, and not its caller's: {all:?}");
+    let named = |number: usize| engine.hands.asked.lock().expect("asked")[number].clone();
+    // The first, whose name would be the beginning of another's if names were numbers.
+    let own = all.iter().find(|id| named(0).contains(&format!("x-request-id: {id}"))).expect("its name").clone();
+    drop(callers.remove(0));
+    let run = stand.settled("r1").await;
+    assert_eq!((&run["outcome"]["cause"], &run["guarantee"]), (&json!("client_closed"), &json!("best_effort")), "{run}");
+    until(|| engine.computes().len() < 17, || format!("{:?}", engine.computes())).await;
+    let others: Vec<String> = all.iter().filter(|id| **id != own).cloned().collect();
+    assert_eq!((engine.computes(), engine.aborts().len()), (others.clone(), 1), "its own, and nobody else's");
+    // What it would have meant to send less than a whole name.
+    let beginning = json!({"rid": &others[0][..31]});
+    let met = |id: &&String| id.starts_with(&others[0][..31]);
+    read_until(&mut stand::post(engine.addr, "/abort_request", "x", &beginning).await, "Success").await;
+    let left: Vec<String> = others.iter().filter(|id| !met(id)).cloned().collect();
+    assert!(left.len() < others.len() - 1, "one beginning meets several: {others:?}");
+    until(|| engine.computes() == left, || format!("{:?}", engine.computes())).await;
+    drop(callers);
+    for number in 2..=17 {
+        stand.settled(&format!("r{number}")).await;
+    }
+    until(|| engine.computes().is_empty(), || format!("{:?}", engine.computes())).await;
+    stand.nothing_is_left(&[&engine]).await;
+}
+
+/// What the configuration says of how an engine is told is what is done.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_engine_that_is_to_be_told_by_closing_or_not_at_all_is_sent_no_id() {
+    for kind in [Kind::Vllm, Kind::Sglang] {
+        for (by, told) in [("id", 1), ("close", 0), ("none", 0)] {
+            let engine = Engine::always(kind, steps(Moment::MidStream, true)).await;
+            let by = by.parse().expect("a word");
+            let stand = stand::before(&engine, |config| (config.kind, config.cancel) = (Some(kind), Some(by))).await;
+            let mut caller = chat(stand.addr, "r1", true, &json!({})).await;
+            read_until(&mut caller, "\"a\"").await;
+            drop(caller);
+            let run = stand.settled("r1").await;
+            let level = match (by, kind) {
+                (CancelBy::Nothing, _) => "unsupported",
+                (_, Kind::Vllm) => "observed",
+                _ => "best_effort",
+            };
+            assert_eq!(run["guarantee"], level, "{kind} {by:?}: {run}");
+            let (in_hand, hands) = (stand.in_hand[0].clone(), engine.hands.clone());
+            until(|| in_hand.tasks() == 0, || "a task goes on".to_owned()).await;
+            assert_eq!(hands.aborts.lock().expect("cancels").len(), told, "{kind} {by:?}");
+            stand.nothing_is_left(&[&engine]).await;
+        }
+    }
 }
 
 // contract: C-10

@@ -8,7 +8,7 @@ use gateway::GatewayConfig;
 use serde_json::{Value, json};
 use tokio::sync::Notify;
 use upstream::config::Secret;
-use upstream::kind::Kind;
+use upstream::kind::{DeadlineBy, Kind};
 
 use crate::engine::Engine;
 use crate::script::{Step, chunk, last_chunk, reply, send, soon, stream_head};
@@ -325,4 +325,134 @@ async fn a_conversation_stays_at_its_engine_and_many_are_spread() {
     }
     assert!(counts.iter().all(|count| *count >= 3), "{counts:?}");
     stand.nothing_is_left(&[&first, &second]).await;
+}
+
+/// The time that a run has left goes on to whoever has a word for it, and a little more of it, so that the end is told here.
+// contract: C-28
+#[tokio::test(flavor = "multi_thread")]
+async fn the_time_that_is_left_is_passed_on_to_those_that_take_it() {
+    for (owner, deadline, name, unit) in [
+        ("kvit", None, "x-request-timeout-ms", 1.0),
+        ("kvit", Some(DeadlineBy::Nothing), "", 0.0),
+        ("openai", Some(DeadlineBy::LiteLlm), "x-litellm-timeout", 1e3),
+        ("openai", None, "", 0.0),
+    ] {
+        let engine = Engine::always(Kind::OpenAi, good()).await;
+        engine.tells(|told| told.owner = owner);
+        let stand = before(&engine, |config| {
+            of(Kind::OpenAi)(config);
+            config.deadline = deadline;
+        })
+        .await;
+        assert_eq!(ask(&stand, "r1", &json!({"timeout_ms": 40_000})).await.status, 200);
+        let head = asked(&engine, 0);
+        let told = |name: &str| head.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(": "));
+        let names = ["x-request-timeout-ms", "x-litellm-timeout"];
+        assert!(names.iter().all(|other| *other == name || told(other).is_none()), "{owner} {deadline:?}: {head}");
+        if !name.is_empty() {
+            let ms = told(name).and_then(|value| value.parse::<f64>().ok()).expect("a number") * unit;
+            assert!((500.0..=40_500.0).contains(&ms), "what was left when it was sent, and half a second: {head}");
+        }
+        stand.nothing_is_left(&[&engine]).await;
+    }
+}
+
+/// By its name there a line of the engine's log is joined to the run.
+// contract: C-1
+#[tokio::test(flavor = "multi_thread")]
+async fn a_runs_record_says_what_the_engine_calls_it() {
+    let engine = Engine::always(Kind::OpenAi, good()).await;
+    let stand = before(&engine, |config| {
+        of(Kind::OpenAi)(config);
+        config.name = "behind".to_owned();
+    })
+    .await;
+    let mut names = Vec::new();
+    for (number, id) in ["r1", "r2"].into_iter().enumerate() {
+        assert_eq!(ask(&stand, id, &json!({})).await.status, 200);
+        let run = soon(stand::request(stand.addr, "GET", &format!("/v1/runs/{id}"), "", "")).await.json();
+        let head = asked(&engine, number);
+        let name = head.lines().find_map(|line| line.strip_prefix("x-request-id: ")).expect("a name");
+        assert_eq!(run["engine"], json!({"upstream": "behind", "request": name}), "{run}");
+        let page = observe::timeline::render_timeline(&run, 100, false);
+        assert!(page.contains(&format!("engine behind calls it {name}\n")), "{page}");
+        names.push(name.to_owned());
+    }
+    assert_ne!(names[0], names[1]);
+    stand.nothing_is_left(&[&engine]).await;
+}
+
+/// Whatever completes is `observed`: of cancels there is a count of their own, for each engine.
+// contract: C-29
+#[tokio::test(flavor = "multi_thread")]
+async fn cancels_are_counted_apart_by_how_well_they_are_proven() {
+    let waits = |number: usize| if number == 0 { good() } else { vec![Step::UntilClosed] };
+    let engine = Engine::each(Kind::OpenAi, waits).await;
+    let stand = before(&engine, |config| {
+        of(Kind::OpenAi)(config);
+        (config.name, config.slots) = ("behind".to_owned(), Some(1));
+    })
+    .await;
+    assert_eq!(ask(&stand, "r0", &json!({})).await.status, 200);
+    let sent = chat(stand.addr, "r1", false, &json!({})).await;
+    stand::until(|| engine.asked() == 2, || "it was not asked".to_owned()).await;
+    let waits = chat(stand.addr, "r2", false, &json!({})).await;
+    stand.until("r2", |run| run["state"] == "queued").await;
+    drop(waits);
+    stand.settled("r2").await;
+    drop(sent);
+    stand.settled("r1").await;
+    for (labels, count) in [
+        (r#"upstream="behind",guarantee="best_effort""#, 1),
+        (r#"upstream="behind",guarantee="observed""#, 0),
+        (r#"upstream="",guarantee="confirmed""#, 1),
+    ] {
+        assert_eq!(metric(&stand, &format!("kvit_cancel_guarantees_total{{{labels}}}")).await, count, "{labels}");
+    }
+    assert_eq!(metric(&stand, "kvit_run_guarantees_total{guarantee=\"observed\"}").await, 1, "what completed");
+    stand.nothing_is_left(&[&engine]).await;
+}
+
+fn crowded(more: &str) -> Vec<Step> {
+    let body = r#"{"error":{"message":"busy","code":"rate_limit_exceeded"}}"#;
+    vec![send(&format!("HTTP/1.1 429 Busy\r\ncontent-type: application/json\r\n{more}content-length: {}\r\n\r\n{body}", body.len()))]
+}
+
+/// It refuses at once, so it has the least to do of all; and it is told so to one caller, not to each.
+// contract: C-10
+#[tokio::test(flavor = "multi_thread")]
+async fn one_that_has_too_much_to_do_is_left_alone_for_as_long_as_it_says() {
+    let first = Engine::always(Kind::OpenAi, crowded("retry-after: 40\r\n")).await;
+    let second = Engine::always(Kind::OpenAi, good()).await;
+    let configs = [&first, &second].map(|engine| {
+        let mut config = stand::config(engine.addr);
+        of(Kind::OpenAi)(&mut config);
+        config
+    });
+    let gateway = GatewayConfig { affinity_bytes: 0, ..GatewayConfig::default() };
+    let stand = stand::stand(gateway, configs.into()).await;
+    let told = ask(&stand, "r0", &json!({})).await;
+    assert!(told.status == 429 && told.head.contains("retry-after: 40"), "{told:?}");
+    assert_eq!(stand.settled("r0").await["outcome"]["cause"], "queue_full");
+    for n in 1..=5 {
+        assert_eq!(ask(&stand, &format!("r{n}"), &json!({})).await.status, 200);
+    }
+    assert_eq!((first.asked(), second.asked()), (1, 5));
+    stand.nothing_is_left(&[&first, &second]).await;
+}
+
+// contract: C-10
+#[tokio::test(flavor = "multi_thread")]
+async fn one_that_says_no_time_is_left_alone_for_a_short_one_and_then_gets_all_its_runs_again() {
+    let engine = Engine::each(Kind::OpenAi, |number| if number == 0 { crowded("") } else { good() }).await;
+    let stand = before(&engine, |config| {
+        of(Kind::OpenAi)(config);
+        config.open = Duration::from_millis(200);
+    })
+    .await;
+    assert_eq!(ask(&stand, "r0", &json!({})).await.status, 429);
+    // It waits here until then.
+    assert_eq!(ask(&stand, "r1", &json!({})).await.status, 200);
+    assert_eq!((stand.state().await.as_str(), engine.asked()), ("here", 2), "it was never on trial: that was no failure");
+    stand.nothing_is_left(&[&engine]).await;
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use gateway::GatewayConfig;
 use serde_json::{Value, json};
 use tokio::task::JoinSet;
-use upstream::config::UpstreamConfig;
+use upstream::config::{Secret, UpstreamConfig};
 use upstream::kind::Kind;
 
 use crate::engine::Engine;
@@ -68,7 +68,11 @@ fn faults() -> Vec<Fault> {
         all.push(fault("endless JSON", stream, endless, (502, error, "answer_bytes_max")));
         let moved = vec![reply("307 Temporary Redirect", "text/html", "elsewhere")];
         all.push(fault("a redirect", stream, moved, (502, error, "307")));
+        let switched = vec![send("HTTP/1.1 101 Switching Protocols\r\nconnection: upgrade\r\nupgrade: h2c\r\n\r\n"), Step::UntilClosed];
+        all.push(fault("another protocol", stream, switched, (502, error, "101")));
     }
+    let list = vec![reply("200 OK", "application/json", r#"{"object":"list","data":[]}"#)];
+    all.push(fault("JSON that is no completion", true, list, (502, error, "no completion")));
     let events = |steps: Vec<Step>| [vec![stream_head(), chunk(TOKEN)], steps].concat();
     for (name, steps, code, says) in [
         ("hangs within the stream", events(vec![Step::UntilClosed]), "upstream_timeout", "no byte came"),
@@ -171,6 +175,122 @@ async fn an_engines_own_error_is_passed_on_as_it_is() {
     assert_eq!((reply.status, reply.body), (200, format!("{TOKEN}{broken}")), "its words, and none behind them");
     let run = stand.settled("r1").await;
     assert_eq!((&run["outcome"]["kind"], &run["delivery"]), (&json!("failed"), &json!("partial")), "{run}");
+    stand.nothing_is_left(&[&engine]).await;
+}
+
+/// Some hops answer 200 and tell the failure in the body.
+// contract: C-6
+#[tokio::test(flavor = "multi_thread")]
+async fn an_error_in_an_answer_of_200_is_a_failure_and_is_passed_on_as_it_came() {
+    let body = r#"{"error":{"message":"Provider returned error","code":502},"user_id":"u"}"#;
+    for stream in [true, false] {
+        let engine = Engine::always(Kind::OpenAi, vec![reply("200 OK", "application/json", body)]).await;
+        let stand = before(&engine, |config| {
+            quick(config);
+            (config.failures_max, config.open) = (2, Duration::from_secs(60));
+        })
+        .await;
+        for id in ["r1", "r2"] {
+            let reply = ask(&stand, id, stream, &json!({})).await;
+            assert_eq!((reply.status, reply.body.as_str()), (200, body));
+            let run = stand.settled(id).await;
+            assert_eq!((&run["outcome"]["kind"], &run["outcome"]["cause"]), (&json!("failed"), &json!("upstream_error")), "{run}");
+            assert!(run["outcome"]["reason"].as_str().is_some_and(|why| why.contains("in its answer: Provider returned error")), "{run}");
+        }
+        // Two in a row: the circuit counts them.
+        stand.until_state(&["silent"]).await;
+        stand.nothing_is_left(&[&engine]).await;
+    }
+}
+
+/// The key is the gateway's own: no caller can mend it, and none is told what it is.
+// contract: C-30
+#[tokio::test(flavor = "multi_thread")]
+async fn a_refusal_of_the_gateways_own_key_is_no_fault_of_the_callers() {
+    let theirs = r#"{"error":{"message":"Incorrect API key provided: sk-hidden","code":"invalid_api_key"}}"#;
+    for (status, key, stream, says) in [
+        (401, Some("sk-hidden"), false, "the gateway's key is refused by the upstream behind"),
+        (403, Some("sk-hidden"), true, "the gateway's key is refused by the upstream behind"),
+        (401, None, true, "the upstream behind wants a key"),
+    ] {
+        let engine = Engine::always(Kind::OpenAi, vec![reply(&format!("{status} No"), "application/json", theirs)]).await;
+        let stand = before(&engine, |config| {
+            quick(config);
+            (config.api_key, config.name) = (key.map(Secret::new), "behind".to_owned());
+            (config.failures_max, config.open) = (1, Duration::from_secs(60));
+        })
+        .await;
+        let reply = ask(&stand, "r1", stream, &json!({})).await;
+        let (code, message) = reply.error();
+        assert_eq!((reply.status, code.as_str()), (502, "upstream_error"), "{reply:?}");
+        assert!(message.contains(says) && message.contains(&status.to_string()), "{message}");
+        let run = stand.settled("r1").await;
+        assert_eq!((&run["outcome"]["kind"], &run["guarantee"]), (&json!("failed"), &json!("observed")), "{run}");
+        assert!(!reply.body.contains("sk-hidden") && !run.to_string().contains("sk-hidden"), "{reply:?} {run}");
+        stand.until_state(&["silent"]).await;
+        stand.nothing_is_left(&[&engine]).await;
+    }
+    // What a hosted service says of what was asked is the caller's.
+    let flagged = r#"{"error":{"code":403,"message":"moderation","metadata":{"reasons":["x"],"flagged_input":"hi"}}}"#;
+    let engine = Engine::always(Kind::OpenAi, vec![reply("403 Forbidden", "application/json", flagged)]).await;
+    let stand = before(&engine, quick).await;
+    let reply = ask(&stand, "r1", false, &json!({})).await;
+    assert_eq!((reply.status, reply.body.as_str()), (403, flagged));
+    assert_eq!(stand.settled("r1").await["outcome"]["cause"], "invalid");
+    stand.nothing_is_left(&[&engine]).await;
+}
+
+// contract: C-6
+#[tokio::test(flavor = "multi_thread")]
+async fn a_refusal_that_calls_itself_a_stream_is_passed_on_with_nothing_behind_it() {
+    let body = "data: {\"error\":{\"message\":\"no such tool\"}}\n\n";
+    for stream in [true, false] {
+        let engine = Engine::always(Kind::OpenAi, vec![reply("422 Unprocessable Entity", "text/event-stream", body)]).await;
+        let stand = before(&engine, quick).await;
+        let reply = ask(&stand, "r1", stream, &json!({})).await;
+        assert_eq!((reply.status, reply.body.as_str()), (422, body));
+        assert_eq!(stand.settled("r1").await["outcome"]["kind"], "rejected");
+        stand.nothing_is_left(&[&engine]).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_stream_is_one_in_whatever_letters_its_type_is_written() {
+    let head = send("HTTP/1.1 200 OK\r\ncontent-type: Text/Event-Stream; charset=utf-8\r\ntransfer-encoding: chunked\r\n\r\n");
+    let engine = Engine::always(Kind::OpenAi, vec![head, chunk(TOKEN), Step::UntilClosed]).await;
+    let stand = before(&engine, of(Kind::OpenAi)).await;
+    let mut caller = chat(stand.addr, "r1", true, &json!({})).await;
+    // Nothing follows: whoever waits for all of it waits for ever.
+    read_until(&mut caller, "\"a\"").await;
+    drop(caller);
+    assert_eq!(stand.settled("r1").await["outcome"]["cause"], "client_closed");
+    stand.nothing_is_left(&[&engine]).await;
+}
+
+/// What most readers of JSON take passes, and is read as well as it can be.
+// contract: C-6
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_not_quite_json_passes_as_it_came() {
+    let said = r#"{"logprobs":{"x":[NaN,-Infinity]},"index":0,"index":0,"DELTA":{"content":"a\ud83d"},"finish_reason":"stop"}"#;
+    let usage = r#""usage":{"completion_tokens":7},"usage":{"completion_tokens":3}"#;
+    let event = format!("data: {{\"choices\":[{}],{usage}}}\n\n", said.replace("DELTA", "delta"));
+    let whole = format!("{{\"choices\":[{}],{usage}}}", said.replace("DELTA", "message"));
+    for stream in [true, false] {
+        let streamed = vec![stream_head(), chunk(&event), chunk("data: [DONE]\n\n"), last_chunk()];
+        let steps = if stream { streamed } else { vec![reply("200 OK", "application/json", &whole)] };
+        let engine = Engine::always(Kind::OpenAi, steps).await;
+        let stand = before(&engine, quick).await;
+        let reply = ask(&stand, "r1", stream, &json!({})).await;
+        let expect = if stream { format!("{event}data: [DONE]\n\n") } else { whole.clone() };
+        assert_eq!((reply.status, reply.body), (200, expect));
+        let run = stand.settled("r1").await;
+        assert_eq!((&run["outcome"]["kind"], &run["tokens"]["generated"]), (&json!("completed"), &json!(3)), "{run}");
+        stand.nothing_is_left(&[&engine]).await;
+    }
+    // A list is no object, and of an embedding nothing needs to be read.
+    let engine = Engine::always(Kind::OpenAi, vec![reply("200 OK", "application/json", "[NaN]")]).await;
+    let stand = before(&engine, quick).await;
+    assert_eq!(ask(&stand, "r1", false, &json!({})).await.body, "[NaN]");
     stand.nothing_is_left(&[&engine]).await;
 }
 
@@ -387,6 +507,49 @@ async fn a_long_wait_is_filled_with_comments_and_what_comes_then_is_an_event() {
         if ends != END {
             assert_eq!(reply.body.matches("data: ").count(), 1, "the error, and nothing behind it: {reply:?}");
         }
+        stand.nothing_is_left(&[&engine]).await;
+    }
+}
+
+/// Who was sent comments has a stream: what is none is told there in the form that its reader knows, and the run ends as its caller was told.
+// contract: C-6
+#[tokio::test(flavor = "multi_thread")]
+async fn behind_comments_a_refusal_keeps_its_words_and_a_whole_answer_becomes_a_stream() {
+    let late = |status: &str, body: &str| {
+        let head = format!("HTTP/1.1 {status}\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n", body.len());
+        vec![Step::Drip(head.leak(), Duration::from_millis(4)), send(body)]
+    };
+    let refusal = r#"{"error":{"message":"This model's maximum context length is 4096","type":"BadRequestError","param":null,"code":400}}"#;
+    let failure = r#"{"error":{"message":"Provider returned error","code":502}}"#;
+    let invalid = Some("the engine answered 400");
+    for (steps, kind, reason, tells) in [
+        (late("400 Bad Request", refusal), "rejected", invalid, format!("data: {refusal}\n\n")),
+        (late("400 Bad Request", "{\"detail\":\"no\"}"), "rejected", invalid, "data: {\"error\":{\"message\":\"no\"}}\n\n".to_owned()),
+        (
+            late("200 OK", failure),
+            "failed",
+            Some("the engine answered an error in its answer: Provider returned error"),
+            format!("data: {failure}\n\n"),
+        ),
+        (
+            late("200 OK", WHOLE),
+            "completed",
+            None,
+            format!("data: {}\n\ndata: [DONE]\n\n", r#"{"choices":[{"index":0,"finish_reason":"stop","delta":{"content":"a"}}]}"#),
+        ),
+    ] {
+        let engine = Engine::always(Kind::OpenAi, steps).await;
+        let gateway = GatewayConfig { keepalive_comment: Duration::from_millis(20), ..GatewayConfig::default() };
+        let mut config = stand::config(engine.addr);
+        quick(&mut config);
+        config.head_timeout = Duration::from_secs(20);
+        let stand = stand::stand(gateway, vec![config]).await;
+        let reply = ask(&stand, "r1", true, &json!({})).await;
+        assert!(reply.status == 200 && reply.body.starts_with(": keepalive\n\n"), "{reply:?}");
+        assert_eq!(reply.body.replace(": keepalive\n\n", ""), tells);
+        let run = stand.settled("r1").await;
+        assert_eq!((&run["outcome"]["kind"], &run["outcome"]["reason"]), (&json!(kind), &json!(reason)), "{run}");
+        assert_eq!(run["tokens"]["delivered"], u64::from(kind == "completed"), "{run}");
         stand.nothing_is_left(&[&engine]).await;
     }
 }

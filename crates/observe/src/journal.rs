@@ -16,10 +16,11 @@ use lifecycle::{RunKey, Tenant, Time};
 use crate::alert::{Alert, AlertRules, AlertState, AlertsView, Seen};
 use crate::clock::Clock;
 use crate::evicted::{Evicted, Recall};
-use crate::fold::{AttemptKnown, Run, Stands};
+use crate::fold::{AttemptKnown, Run};
 use crate::history::{History, Tally, WINDOWS};
 use crate::metrics::{Defect, Scrape, Totals, WorkerScrape};
 use crate::runs::{PAGE_MAX, RunFilter, RunPage};
+use crate::standing::{fold_into, matches};
 use crate::steps::SCAN as SCAN_RECORDS;
 use crate::view::{RunState, RunView};
 use crate::waiting::Waiting;
@@ -238,32 +239,6 @@ impl Journal {
     /// A thread that panicked while it held the lock leaves at worst one record half folded; views go on.
     fn lock(&self) -> MutexGuard<'_, State> {
         self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-fn matches(run: &Run, filter: &RunFilter) -> bool {
-    let outcome = run.outcome.as_ref();
-    filter.state.is_none_or(|s| run.state() == s)
-        && !(filter.live && run.state() == RunState::Ended)
-        && filter.outcome.is_none_or(|k| outcome.is_some_and(|o| o.kind() == k))
-        && filter.cause.is_none_or(|c| outcome.is_some_and(|o| o.cause == c))
-}
-
-/// Folds a record into its run and into the totals. What was true before is what the last record left.
-fn fold_into(run: &mut Run, record: &Record, (totals, ended, waiting): (&mut Totals, &mut VecDeque<u64>, &mut Waiting)) {
-    run.fold(record, totals);
-    let stands = Stands { state: run.state(), over: run.is_over(), awaits: run.awaits_acknowledgement(), orphans: run.orphans() };
-    if stands == run.stands {
-        return;
-    }
-    let before = std::mem::replace(&mut run.stands, stands);
-    totals.runs[before.state as usize] -= 1;
-    totals.runs[stands.state as usize] += 1;
-    totals.unacknowledged = totals.unacknowledged - u64::from(before.awaits) + u64::from(stands.awaits);
-    totals.orphans = totals.orphans - before.orphans + stands.orphans;
-    waiting.follow(run, [stands.awaits, stands.orphans > 0], record.at);
-    if stands.over && !before.over {
-        ended.push_back(run.seq);
     }
 }
 

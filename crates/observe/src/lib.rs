@@ -19,6 +19,7 @@ mod left;
 pub mod metrics;
 mod outside;
 pub mod runs;
+mod standing;
 pub mod steps;
 pub mod timeline;
 pub mod view;

@@ -205,15 +205,20 @@ async fn a_long_prefill_is_filled_with_comments_and_an_error_behind_them_is_an_e
     assert!(rest.contains("the engine answered 500"), "{rest}");
 }
 
-// contract: C-30
-#[tokio::test(flavor = "multi_thread")]
-async fn of_two_tenants_that_wait_each_has_its_turn() {
+/// A key each for the tenants `a` and `b`.
+fn keys_of_two() -> Keys {
     let mut keys = Keys::default();
     for tenant in ["a", "b"] {
         let digest = SecretDigest::of(&secret(tenant)).expect("a secret");
         keys.add(Key { name: tenant.into(), tenant: Tenant::parse(tenant).expect("a tenant"), digest, is_operator: false }).expect("a key");
     }
-    let config = GatewayConfig { keys, ..GatewayConfig::default() };
+    keys
+}
+
+// contract: C-30
+#[tokio::test(flavor = "multi_thread")]
+async fn of_two_tenants_that_wait_each_has_its_turn() {
+    let config = GatewayConfig { keys: keys_of_two(), ..GatewayConfig::default() };
     let mut stand = engine_for(config, 1, &format!("Authorization: Bearer {}\r\n", secret("a"))).await;
     let mut sockets = Vec::new();
     for id in ["a1", "a2", "a3", "b1"] {
@@ -240,12 +245,7 @@ async fn of_two_tenants_that_wait_each_has_its_turn() {
 // contract: C-30
 #[tokio::test(flavor = "multi_thread")]
 async fn no_tenant_fills_the_queue_for_all() {
-    let mut keys = Keys::default();
-    for tenant in ["a", "b"] {
-        let digest = SecretDigest::of(&secret(tenant)).expect("a secret");
-        keys.add(Key { name: tenant.into(), tenant: Tenant::parse(tenant).expect("a tenant"), digest, is_operator: false }).expect("a key");
-    }
-    let config = GatewayConfig { keys, queue_max: 4, ..GatewayConfig::default() };
+    let config = GatewayConfig { keys: keys_of_two(), queue_max: 4, ..GatewayConfig::default() };
     let mut stand = engine_for(config, 1, &format!("Authorization: Bearer {}\r\n", secret("a"))).await;
     let (mut told, mut sockets) = (Vec::new(), Vec::new());
     // One has the slot, three wait, which is three quarters of the queue.

@@ -97,6 +97,7 @@ pub(crate) struct Calls {
     draining: AtomicBool,
     /// Messages of another incarnation than the worker's: they changed nothing (C-3).
     pub(crate) foreign: AtomicU64,
+    /// What the workers' blocks were over the last minutes.
     pub(crate) films: Mutex<crate::moments::Films>,
 }
 

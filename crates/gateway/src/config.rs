@@ -9,9 +9,6 @@ use crate::moments::MomentsConfig;
 use crate::outside::{UrlPrefixes, Webhooks};
 use lifecycle::OnDisconnect;
 
-/// How often a run that nobody began is dispatched again: several upstreams may be away before it is known of any.
-const UNBEGUN_MAX: u32 = 8;
-
 /// The front door's limits and policies.
 #[derive(Clone, Debug)]
 pub struct GatewayConfig {
@@ -294,7 +291,7 @@ impl GatewayConfig {
 
     /// How often one that no worker began is dispatched again, beside `redispatch_max`.
     fn unbegun_max(&self) -> u32 {
-        if self.redispatch_max == 0 { 0 } else { UNBEGUN_MAX }
+        if self.redispatch_max == 0 { 0 } else { lifecycle::DispatchConfig::default().unbegun_max }
     }
 
     /// Most attempts that a run has in one life of a gateway.

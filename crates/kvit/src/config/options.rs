@@ -221,7 +221,7 @@ options! {
     ask_every_ms: u64, "MILLISECONDS" = 5_000,
         "How often a worker asks a gateway which runs it claims.";
     redispatch_max: u32, "NUMBER" = 1,
-        "How often a run whose worker is lost, or stops before it began with it, goes to another; 0 for never. Never once anything of it was delivered.";
+        "How often a run whose worker is lost, or stops before it began with it, goes to another; 0 for never. Never once anything of it was delivered. One that its worker could not even be asked for goes to another eight times beside that.";
     watches_max: usize, "NUMBER" = 256,
         "Callers of gRPC's `Watch` at once.";
     hello_timeout_ms: u64, "MILLISECONDS" = 5_000,

@@ -123,11 +123,11 @@ fn a_worker_stopped_for_more_than_the_lease_computes_nothing_more_when_it_goes_o
     worker.signal("CONT");
     let cut = probe.until_at_rest();
     assert_eq!(cut.orphaned_attempts, 1);
-    // Its first word after the pause is the one before which it said nothing for a lease.
-    let ups: Vec<_> =
-        tap.log().into_iter().filter_map(|(seen, _)| if let Seen::Up(frame) = seen { Some(frame.stamp) } else { None }).collect();
-    let awake = ups.windows(2).find(|pair| pair[1].since(pair[0]) >= Duration::from_millis(900)).map(|pair| pair[0]);
-    let asleep = awake.expect("a pause");
+    // Its first word after the pause is the one before which it said nothing for a lease. It comes when it comes: that it let go was asked beside it.
+    let asleep = until("its first word after the pause", || {
+        let ups = tap.log().into_iter().filter_map(|(seen, _)| if let Seen::Up(frame) = seen { Some(frame.stamp) } else { None });
+        ups.collect::<Vec<_>>().windows(2).find(|pair| pair[1].since(pair[0]) >= Duration::from_millis(900)).map(|pair| pair[0])
+    });
     let records = until("its end is told", || {
         Some(tap.records("r")).filter(|records| records.iter().any(|r| matches!(r.event, Event::Released { .. })))
     });

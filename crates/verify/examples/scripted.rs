@@ -4,6 +4,7 @@
 //! Invariant: nothing but `listening on URL`, or the profile, goes to stdout.
 
 #[path = "../tests/it/scripted.rs"]
+#[allow(dead_code, reason = "what tests alone ask of it")]
 mod scripted;
 
 use std::process::ExitCode;

@@ -5,13 +5,16 @@
 mod own;
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use anyhow::Context;
 use clap::Args;
+use gpu::Gpus;
 use verify::judge::caller::Target;
 use verify::judge::cell::{Cell, Phase, Set, Trigger};
 use verify::judge::cpu::Processes;
+use verify::judge::device::Devices;
 use verify::judge::hop::Named;
 use verify::judge::profile::Profile;
 use verify::judge::report;
@@ -62,6 +65,13 @@ pub struct VerifyArgs {
     /// A process of the engine on this machine; may be given more than once. Else whoever listens at the engine's port, if that is here.
     #[arg(long, value_name = "PID")]
     pub pid: Vec<u32>,
+    /// A GPU on which the engine computes, by its number; may be given more than once. Else those on which its processes are found to. In a
+    /// container, where the driver knows them by other numbers, GPUs have to be named.
+    #[arg(long, value_name = "INDEX")]
+    pub gpu: Vec<u32>,
+    /// The driver's management library, where it is not found by its name.
+    #[arg(long, value_name = "FILE")]
+    pub nvml: Option<PathBuf>,
     /// A file with the API key that the stack is asked with.
     #[arg(long, value_name = "FILE")]
     pub key_file: Option<PathBuf>,
@@ -142,6 +152,7 @@ pub fn run(args: &VerifyArgs, cache: Option<PathBuf>) -> Result<(), Failure> {
             [] => port.and_then(Processes::listening),
             pids => Some(Processes::of(pids).map_err(Unjudged::Control)?),
         };
+        stack.devices = devices(args, stack.processes.as_ref()).map_err(Unjudged::Hop)?;
         verify::judge::run::run(stack, &settings, &cells, told).await.map(|report| Met::Judged(Box::new(report)))
     });
     let report = match judged.map_err(|why: Unjudged| Failure::Usage(why.to_string()))? {
@@ -154,6 +165,19 @@ pub fn run(args: &VerifyArgs, cache: Option<PathBuf>) -> Result<(), Failure> {
         0 => Ok(()),
         2 => Err(Failure::Usage("nothing could be judged; what is missing stands above".to_owned())),
         _ => Err(Failure::Other(anyhow::anyhow!("{} failed", report.count("FAIL")))),
+    }
+}
+
+/// GPUs that the engine computes on. Where nobody named any, a machine without them is no error.
+fn devices(args: &VerifyArgs, processes: Option<&Processes>) -> Result<Option<Devices>, String> {
+    let gpus = match Gpus::open(args.nvml.as_deref()) {
+        Ok(gpus) => Arc::new(gpus),
+        Err(_) if args.gpu.is_empty() && args.nvml.is_none() => return Ok(None),
+        Err(why) => return Err(why),
+    };
+    match &*args.gpu {
+        [] => Ok(processes.and_then(|processes| Devices::of(gpus, processes))),
+        which => Devices::named(gpus, which).map(Some),
     }
 }
 

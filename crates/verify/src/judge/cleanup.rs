@@ -31,6 +31,15 @@ const BEFORE: usize = 2;
 /// A prompt that is cached costs less than this part of what it cost first.
 const CACHED: f64 = 0.5;
 
+/// Memory behind each round, in KiB.
+#[derive(Debug, Default)]
+struct Kept {
+    /// Of the engine's processes.
+    processes: Vec<f64>,
+    /// Of its GPUs.
+    devices: Vec<f64>,
+}
+
 /// Figures at rest: before everything, and behind each round. What was not told is `None` in all of them.
 #[derive(Debug, Default)]
 struct Series {
@@ -78,14 +87,17 @@ impl Bench<'_> {
         let (looks, memory, left, why) = match all {
             Ok((looks, memory, left)) => (looks, memory, left, String::new()),
             // What cannot be repeated is judged by what there is, if the engine comes to rest at all.
-            Err(why) => (self.at_rest().await.ok().flatten().into_iter().collect(), Vec::new(), 0, why),
+            Err(why) => (self.at_rest().await.ok().flatten().into_iter().collect(), Kept::default(), 0, why),
         };
         let went = left > 0;
         let departures = tries + left;
         let mut checks: Vec<Check> = capacity(first, &looks, departures).into_iter().collect();
         checks.extend(state(first, &looks, departures));
         // Where nobody left, memory says nothing of departures.
-        checks.extend(self.memory(&memory, left).filter(|_| left > 0));
+        if left > 0 {
+            checks.extend(self.memory("memory", Source::Memory, &memory.processes, left));
+            checks.extend(self.memory("gpu memory", Source::Gpu, &memory.devices, left));
+        }
         if asked {
             let missing = || Verdict::NotProven { missing: format!("departures could not be repeated: {why}") };
             checks.push(if went { self.cache(cached, left).await } else { Check::new("cache", missing(), Vec::new()) });
@@ -97,12 +109,14 @@ impl Bench<'_> {
     }
 
     /// Leaves requests, round after round: what the engine said and how much memory it had behind each, and how many were left.
-    async fn rounds(&self) -> Result<(Vec<Look>, Vec<f64>, u64), String> {
+    async fn rounds(&self) -> Result<(Vec<Look>, Kept, u64), String> {
         let departures = self.settings.departures;
-        let (mut looks, mut memory, mut left) = (Vec::new(), Vec::new(), 0);
+        let (mut looks, mut memory, mut left) = (Vec::new(), Kept::default(), 0);
         let mut note = |look: Option<Look>| {
             looks.extend(look);
-            memory.extend(self.stack.processes.as_ref().and_then(|of| of.resident_kib()));
+            let processes = self.stack.processes.as_ref();
+            memory.processes.extend(processes.and_then(|of| of.resident_kib()));
+            memory.devices.extend(self.stack.devices.as_ref().and_then(|of| of.held_kib(processes)));
         };
         note(self.at_rest().await?);
         for round in 0..ROUNDS {
@@ -153,11 +167,11 @@ impl Bench<'_> {
     }
 
     /// Whether memory grew on.
-    fn memory(&self, rounds: &[f64], departures: u64) -> Option<Check> {
+    fn memory(&self, name: &str, by: Source, rounds: &[f64], departures: u64) -> Option<Check> {
         let (first, last) = rounds.first().zip(rounds.last()).filter(|_| rounds.len() > 1)?;
         let each = departures as f64 / (rounds.len() - 1) as f64;
         let verdict = memory(rounds, each, self.settings.memory_kib);
-        let check = Check::new("memory", verdict, vec![Source::Memory]).with("before_mib", first / 1024.0).with("after_mib", last / 1024.0);
+        let check = Check::new(name, verdict, vec![by]).with("before_mib", first / 1024.0).with("after_mib", last / 1024.0);
         Some(check.with("departures", departures as f64).with("late_kib_each", late(rounds) / each.max(1.0)))
     }
 

@@ -99,6 +99,11 @@ impl Processes {
         stats.into_iter().filter(|(pid, ..)| ours.contains(pid)).map(|(pid, _, taken)| (pid, taken)).collect()
     }
 
+    /// Their numbers, and those of all that come from them.
+    pub fn pids(&self) -> Vec<u32> {
+        self.family().into_iter().map(|(pid, _)| pid).collect()
+    }
+
     /// Time that they and all that come from them have taken.
     pub fn taken(&self) -> Option<Duration> {
         self.family().into_iter().map(|(_, taken)| taken).reduce(|one, other| one + other)
@@ -151,6 +156,16 @@ impl Loads {
         }
     }
 
+    /// Takes the load of a window that somebody else measured.
+    pub fn told(&mut self, now: Instant, busy: f64) {
+        self.windows.push((now, busy));
+    }
+
+    /// The greatest of the windows that ended between two moments.
+    pub fn most(&self, from: Instant, until: Instant) -> Option<f64> {
+        self.windows.iter().filter(|(at, _)| *at > from && *at <= until).map(|(_, busy)| *busy).reduce(f64::max)
+    }
+
     /// The mean of the windows that ended between two moments.
     pub fn mean(&self, from: Instant, until: Instant) -> Option<f64> {
         let within: Vec<f64> = self.windows.iter().filter(|(at, _)| *at > from && *at <= until).map(|(_, busy)| *busy).collect();
@@ -184,15 +199,25 @@ pub struct Sampler {
 }
 
 impl Sampler {
-    /// Begins.
+    /// Begins to look at what processes take.
     pub fn start(processes: &Processes) -> Sampler {
+        let processes = processes.clone();
+        Sampler::every(WINDOW / 4, move |loads| {
+            let taken = processes.taken();
+            loads.take(Instant::now(), taken);
+        })
+    }
+
+    /// Begins to look so often.
+    pub fn every(pause: Duration, mut look: impl FnMut(&mut Loads) + Send + 'static) -> Sampler {
         let sampler = Sampler { loads: Arc::default(), ends: Arc::default() };
-        let (loads, ends, processes) = (sampler.loads.clone(), sampler.ends.clone(), processes.clone());
+        let (loads, ends) = (sampler.loads.clone(), sampler.ends.clone());
         std::thread::spawn(move || {
+            let mut own = Loads::default();
             while !ends.load(Ordering::Relaxed) {
-                let taken = processes.taken();
-                loads.lock().unwrap_or_else(PoisonError::into_inner).take(Instant::now(), taken);
-                std::thread::sleep(WINDOW / 4);
+                look(&mut own);
+                loads.lock().unwrap_or_else(PoisonError::into_inner).clone_from(&own);
+                std::thread::sleep(pause);
             }
         });
         sampler

@@ -13,6 +13,7 @@ pub mod cell;
 mod cleanup;
 mod conclude;
 pub mod cpu;
+pub mod device;
 mod enter;
 pub mod events;
 mod fillers;

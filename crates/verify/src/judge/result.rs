@@ -31,6 +31,8 @@ words! {
         CountersApart = "counters-before-and-after",
         /// Processor time of the engine's processes.
         Cpu = "cpu",
+        /// How busy the engine's GPUs are, and what it holds there.
+        Gpu = "gpu",
         /// Memory of the engine's processes.
         Memory = "memory",
         /// A further request, which shows how much room there is.
@@ -139,6 +141,8 @@ pub struct Try {
     pub engine: Option<EngineSaw>,
     /// What its processor time showed.
     pub cpu: Option<CpuSaw>,
+    /// What the load of its GPUs showed.
+    pub gpu: Option<CpuSaw>,
     /// What the logs of the hops said.
     pub logs: Vec<LogSaw>,
     /// Whether the stack confirmed a cancel, where it was told to.

@@ -144,11 +144,11 @@ pub struct EngineSaw {
     pub stale_ms: f64,
 }
 
-/// What the processor time of the engine's processes showed.
+/// What the processor time of the engine's processes showed; or the load of its GPUs, which is told as late as [`super::device::LATE_MS`].
 #[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct CpuSaw {
-    /// Busy part of a core before the trigger, with the request at work.
+    /// Busy part of a core before the trigger, with the request at work; of GPUs the greatest that was told of it.
     pub busy: f64,
     /// The same with nothing to do.
     pub idle: f64,

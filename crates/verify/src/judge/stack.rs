@@ -11,6 +11,7 @@ use serde_json::{Value, json};
 use super::boundary::Way;
 use super::caller::{Ask, By, Caller, CallerError, End, Read, Target};
 use super::cpu::Processes;
+use super::device::Devices;
 use super::hop::Named;
 use super::logbook::LogFile;
 use super::profile::{PAGE_BYTES_MAX, Profile};
@@ -100,6 +101,8 @@ pub struct Stack {
     pub counters: Option<Counters>,
     /// The engine's processes, where they run on this machine and are known.
     pub processes: Option<Processes>,
+    /// GPUs on which it computes, where they are in this machine and are known.
+    pub devices: Option<Devices>,
     /// Taps in it, in the order of the hops, from the caller on.
     pub taps: Vec<TapClient>,
     /// The hops and what they are; where nobody named any, the engine alone.
@@ -146,7 +149,7 @@ impl Stack {
         };
         let counters = profile.map(|profile| Counters { target: at, profile });
         let way = Way::default();
-        Ok(Stack { target, model, counters, processes: None, taps: Vec::new(), way, logs: Vec::new(), ignores_eos: true })
+        Ok(Stack { target, model, counters, processes: None, devices: None, taps: Vec::new(), way, logs: Vec::new(), ignores_eos: true })
     }
 
     /// What the engine is by its counters.
@@ -295,6 +298,7 @@ mod tests {
             model: "m".to_owned(),
             counters: None,
             processes: None,
+            devices: None,
             taps: Vec::new(),
             way: Way::default(),
             logs: Vec::new(),

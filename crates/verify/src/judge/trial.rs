@@ -8,6 +8,7 @@
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
+use gpu::PERIOD;
 use http::Method;
 use tokio::sync::OnceCell;
 
@@ -15,11 +16,12 @@ use super::caller::{By, Caller, Left};
 use super::cell::{Cell, Phase, Trigger};
 use super::conclude::{AtRest, Before};
 use super::cpu::{Sampler, WINDOW};
+use super::device::Devices;
 use super::fillers::Fillers;
 use super::result::{Look, Try, Verdict};
 use super::settings::Settings;
 use super::stack::{Pace, Stack, words};
-use super::watch::{Cpu, Held, client};
+use super::watch::{Held, Load, client};
 
 /// Tokens that are left at one near the end.
 pub(super) const NEAR: u64 = 3;
@@ -94,9 +96,13 @@ impl Bench<'_> {
             self.alone().await?;
         }
         let sampler = self.stack.processes.as_ref().map(Sampler::start);
+        let on_devices = self.stack.devices.as_ref().map(Devices::sample);
         let resting = Instant::now();
         let before = self.rested().await?;
-        if sampler.is_some() {
+        if on_devices.is_some() {
+            // Until then what was before is told.
+            tokio::time::sleep(PERIOD + WINDOW * 3).await;
+        } else if sampler.is_some() {
             tokio::time::sleep(WINDOW * 3).await;
         }
         let zero = Instant::now();
@@ -157,9 +163,13 @@ impl Bench<'_> {
         (seen.cancel_confirmed, seen.client) = (confirmed, client(&left.read, sent, left.at));
         let mut kept = left.kept;
         let held = before.as_ref().filter(|_| fillers.sent == 0).and_then(Held::of);
-        let cpu = Cpu { sampler: sampler.as_ref(), resting, sent, left: left.at };
-        let engine = self.watch(cell, (left.at, self.natural(cell, seen.asked_tokens)), &mut kept, &fillers, held, &cpu).await;
-        seen.cpu = cpu.saw().filter(|_| fillers.sent == 0);
+        let cpu = sampler.as_ref().map(|sampler| Load::of_processes(sampler, resting, sent, left.at));
+        let gpu = on_devices.as_ref().map(|sampler| Load::of_devices(sampler, resting, sent, left.at));
+        let (has_cpu, loads) = (cpu.is_some(), cpu.into_iter().chain(gpu).collect::<Vec<_>>());
+        let engine = self.watch(cell, (left.at, self.natural(cell, seen.asked_tokens)), &mut kept, &fillers, held, &loads).await;
+        let saw = |load: &Load<'_>| load.saw().filter(|_| fillers.sent == 0);
+        seen.cpu = loads.first().filter(|_| has_cpu).and_then(saw);
+        seen.gpu = loads.get(usize::from(has_cpu)).and_then(saw);
         if let Some(caller) = kept.as_mut().filter(|_| cell.trigger == Trigger::HalfClose) {
             // It still wants its answer: what is on its way comes, or an end does.
             let _ = tokio::time::timeout(self.natural(cell, seen.asked_tokens), caller.rest()).await;

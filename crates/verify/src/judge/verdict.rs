@@ -7,6 +7,7 @@
 
 use super::boundary::{Stop, Way, boundaries};
 use super::cell::{Cell, Phase, Trigger};
+use super::device::LATE_MS;
 use super::result::{EngineSaw, Fault, Judged, NeighbourText, Source, Try, Verdict};
 
 /// What a verdict allows.
@@ -230,15 +231,17 @@ impl Work {
         // An engine that closed its side by itself was told, and when stands at the tap; whose work keeps a processor busy nobody knows.
         let told = tap.filter(|tap| way.is_before_engine(&tap.name)).and_then(|tap| tap.up_closed_ms);
         work.stop_ms = work.stop_ms.or(told.filter(|_| !work.outlived));
-        if let Some(cpu) = &seen.cpu {
-            let is_quiet = cpu.quiet_ms.is_some_and(|ms| ms <= tolerance.stop_ms);
-            work.busy = told.is_some() && !is_quiet;
+        // What computes tells before what looks after it.
+        for (load, source, late_ms) in [(&seen.gpu, Source::Gpu, LATE_MS), (&seen.cpu, Source::Cpu, 0.0)] {
+            let Some(load) = load.as_ref().filter(|_| source == Source::Gpu || seen.gpu.is_none()) else { continue };
+            let quiet_ms = load.quiet_ms.map(|ms| (ms - late_ms).max(0.0));
+            work.busy = told.is_some() && quiet_ms.is_none_or(|ms| ms > tolerance.stop_ms);
             if !work.busy {
-                work.by.push(Source::Cpu);
+                work.by.push(source);
             }
             // Counters know the request from others; where they say that it is gone, somebody else may be at work.
-            work.outlived |= cpu.quiet_ms.is_none() && work.stop_ms.is_none();
-            work.stop_ms = work.stop_ms.or(cpu.quiet_ms);
+            work.outlived |= quiet_ms.is_none() && work.stop_ms.is_none();
+            work.stop_ms = work.stop_ms.or(quiet_ms);
         }
         // The tap next to the engine: what passed there was computed, and where the engine's side was closed it was told.
         if let Some(tap) = tap {

@@ -1,4 +1,4 @@
-//! What becomes of the work behind a departure: looks, and the processor's time.
+//! What becomes of the work behind a departure: looks, and how busy processors and GPUs are.
 //!
 //! Invariant: what is told here is a moment of a look or of a window; what was not seen stays unknown.
 
@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use super::caller::{Caller, End, Read};
 use super::cell::{Cell, Phase, Trigger};
 use super::cpu::{Sampler, WINDOW};
+use super::device::LATE_MS;
 use super::fillers::Fillers;
 use super::result::{ClientSaw, CpuSaw, EngineSaw, Look};
 use super::trial::{Bench, GONE_LOOKS};
@@ -27,7 +28,7 @@ impl Bench<'_> {
         kept: &mut Option<Caller>,
         fillers: &Fillers,
         held: Option<Held>,
-        cpu: &Cpu<'_>,
+        loads: &[Load<'_>],
     ) -> Option<EngineSaw> {
         let stale = self.stale();
         let until = zero + natural.max(Duration::from_secs_f64(self.settings.stop_ms / 1e3) * 2) + stale;
@@ -71,7 +72,8 @@ impl Bench<'_> {
                 }
             }
             // Without looks the processor's time is what ends the watch; half a second of rest is no pause between two tokens.
-            if !self.polls() && fillers.sent == 0 && cpu.rests_since(zero).is_some_and(|rests| rests >= RESTED) {
+            let rests = |load: &Load<'_>| load.rests_since(zero).is_some_and(|rests| rests >= RESTED);
+            if !self.polls() && fillers.sent == 0 && !loads.is_empty() && loads.iter().all(rests) {
                 break;
             }
         }
@@ -125,20 +127,37 @@ impl Held {
     }
 }
 
-/// What the processor's time shows of one try.
-pub(super) struct Cpu<'a> {
-    pub(super) sampler: Option<&'a Sampler>,
+/// What the load of a processor or of GPUs shows of one try.
+pub(super) struct Load<'a> {
+    pub(super) sampler: &'a Sampler,
     pub(super) resting: Instant,
     pub(super) sent: Instant,
     pub(super) left: Instant,
+    /// How late what it tells may be.
+    pub(super) late: Duration,
 }
 
-impl Cpu<'_> {
+impl<'a> Load<'a> {
+    /// Of the engine's processes.
+    pub(super) fn of_processes(sampler: &'a Sampler, resting: Instant, sent: Instant, left: Instant) -> Load<'a> {
+        Load { sampler, resting, sent, left, late: Duration::ZERO }
+    }
+
+    /// Of its GPUs.
+    pub(super) fn of_devices(sampler: &'a Sampler, resting: Instant, sent: Instant, left: Instant) -> Load<'a> {
+        Load { sampler, resting, sent, left, late: Duration::from_secs_f64(LATE_MS / 1e3) }
+    }
+
     pub(super) fn saw(&self) -> Option<CpuSaw> {
-        let loads = self.sampler?.loads();
+        let loads = self.sampler.loads();
         // The window in which it was sent is neither.
-        let idle = loads.mean(self.resting, self.sent)?;
-        let busy = loads.mean(self.sent + WINDOW, self.left)?;
+        let idle = loads.mean(self.resting + self.late, self.sent)?;
+        let busy = if self.late.is_zero() {
+            loads.mean(self.sent + WINDOW, self.left)?
+        } else {
+            // A mean that is told late rises late: what it rose to is the load.
+            loads.most(self.sent + WINDOW, self.left + self.late)?
+        };
         loads.saw(idle, busy, self.left)
     }
 

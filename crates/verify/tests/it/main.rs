@@ -3,6 +3,7 @@
 
 mod convicted;
 mod edge_idle;
+mod gpus;
 mod hop_logs;
 mod hops;
 mod no_alarm;

@@ -132,6 +132,7 @@ struct World {
 /// The engine. It ends when it is dropped.
 pub struct Scripted {
     pub addr: SocketAddr,
+    world: Arc<Mutex<World>>,
     _tasks: JoinSet<()>,
 }
 
@@ -166,7 +167,12 @@ impl Scripted {
                 connections.spawn(async move { drop(connection(socket, &world, wrong).await) });
             }
         });
-        Scripted { addr, _tasks: tasks }
+        Scripted { addr, world, _tasks: tasks }
+    }
+
+    /// Whether it works on anything now.
+    pub fn is_busy(&self) -> bool {
+        held(&self.world).jobs.values().any(|job| job.running && job.left != Some(0))
     }
 }
 

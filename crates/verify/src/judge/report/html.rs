@@ -289,9 +289,10 @@ fn facts(out: &mut String, judged: &Judged, seen_of: &Try) {
     if let Some(engine) = &seen_of.engine {
         all.extend(engine.prompt_after.map(|tokens| ("prompt tokens after", count(tokens))));
     }
-    if let Some(cpu) = &seen_of.cpu {
-        let quiet = cpu.quiet_ms.map_or_else(|| "not quiet while it was watched".to_owned(), |at| format!("quiet after {}", ms(at)));
-        all.push(("processor", format!("{:.2} of a core at work, {:.2} at rest, {quiet}", cpu.busy, cpu.idle)));
+    for (load, name, of) in [(&seen_of.gpu, "GPU", "of the time"), (&seen_of.cpu, "processor", "of a core")] {
+        let Some(load) = load else { continue };
+        let quiet = load.quiet_ms.map_or_else(|| "not quiet while it was watched".to_owned(), |at| format!("quiet after {}", ms(at)));
+        all.push((name, format!("{:.2} {of} at work, {:.2} at rest, {quiet}", load.busy, load.idle)));
     }
     for log in &seen_of.logs {
         all.push(("log", format!("{}: {} ({})", log.hop, log.said, log.means)));

@@ -76,7 +76,7 @@ impl Lane {
 pub fn timeline(seen: &Try, engine: &str, title: &str) -> String {
     let mut lanes = vec![caller(seen)];
     lanes.extend(seen.taps.iter().map(tap));
-    if seen.engine.is_some() || seen.cpu.is_some() {
+    if seen.engine.is_some() || seen.cpu.is_some() || seen.gpu.is_some() {
         lanes.push(worker(seen, engine));
     }
     draw(&lanes, title)
@@ -124,9 +124,10 @@ fn worker(seen: &Try, name: &str) -> Lane {
         lane.to = engine.gone_ms.or_else(|| engine.after.last().map(|look| look.ended_ms));
         lane.goes_on = engine.gone_ms.is_none() && engine.after.iter().any(|look| look.running.is_some());
     }
-    if let Some(cpu) = &seen.cpu {
-        lane.mark(cpu.quiet_ms, Kind::Point, "processor quiet");
-        lane.to = lane.to.or(cpu.quiet_ms);
+    for (load, label) in [(&seen.gpu, "GPU quiet"), (&seen.cpu, "processor quiet")] {
+        let quiet_ms = load.as_ref().and_then(|load| load.quiet_ms);
+        lane.mark(quiet_ms, Kind::Point, label);
+        lane.to = lane.to.or(quiet_ms);
     }
     lane
 }

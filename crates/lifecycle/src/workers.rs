@@ -63,7 +63,7 @@ impl From<ModelInfo> for Offer {
 pub struct Need<'a> {
     /// The model that was asked for.
     pub model: &'a str,
-    /// Its request goes on as it came.
+    /// Its request goes on as it came, or in words that only an engine of others has.
     pub forwarded: bool,
     /// The beginning of its prompt, if it has one that a worker may have computed before.
     pub affinity: Option<Affinity>,

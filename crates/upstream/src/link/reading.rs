@@ -11,8 +11,9 @@ use lifecycle::{Cause, StepId};
 
 use super::judge;
 use super::run::Run;
+use crate::calls::{self, More};
 use crate::client::Answer;
-use crate::sse::{Event, Scanner};
+use crate::sse::{Choice, Event, Scanner};
 use crate::{sse, whole};
 
 /// Answers of one run that are told apart.
@@ -72,7 +73,8 @@ impl Run {
     fn take(&mut self, events: &[Event], empty: Duration) -> (u32, Vec<Delta>) {
         let (mut tokens, mut unshown, mut deltas) = (0_u32, 0_u32, Vec::new());
         for event in events {
-            if let Some((index, text)) = self.pattern.alike(event) {
+            // What is alike but for its text may say more beside it.
+            if let Some((index, text)) = self.pattern.alike(event).filter(|_| !self.worded) {
                 self.tokens.shown(self.shared.now(), empty);
                 tokens = tokens.saturating_add(1);
                 self.choice(index, true, false);
@@ -104,7 +106,9 @@ impl Run {
                 self.finish = self.finish.or(finish);
                 self.choice(choice.index, choice.generated, finish.is_some());
                 if !self.forwarded && (choice.generated || finish.is_some()) {
-                    deltas.push(self.delta(choice.index, &choice.text, choice.generated, finish));
+                    let data = event.data.as_deref().filter(|_| self.worded);
+                    let more = data.map(|data| calls::read(data, choice.index)).unwrap_or_default();
+                    self.add(choice, more, finish, &mut deltas);
                 }
             }
         }
@@ -113,6 +117,22 @@ impl Run {
         }
         self.counted = self.counted.saturating_add(tokens);
         (tokens, deltas)
+    }
+
+    /// What one event says of one answer, in its order: text, then parts of calls, then the end.
+    fn add(&self, choice: &Choice<'_>, more: More, finish: Option<Cause>, deltas: &mut Vec<Delta>) {
+        let mut generated = choice.generated;
+        if !choice.text.is_empty() || !more.logprobs.is_empty() || more.calls.is_empty() {
+            let text = self.delta(choice.index, &choice.text, std::mem::take(&mut generated), None);
+            deltas.push(Delta { logprobs: more.logprobs, ..text });
+        }
+        for called in more.calls {
+            let passed = Passed { tokens: u32::from(std::mem::take(&mut generated)), piece: Piece::Called(Box::new(called)) };
+            deltas.push(Delta { passed: Some(Box::new(passed)), ..self.delta(choice.index, "", false, None) });
+        }
+        if let Some(last) = deltas.last_mut() {
+            last.finish = finish;
+        }
     }
 
     /// What one answer of the run says, for whoever makes the caller's answer of it.

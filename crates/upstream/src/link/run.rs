@@ -25,6 +25,8 @@ pub(super) struct Run {
     pub(super) shared: Arc<Shared>,
     pub(super) attempt: AttemptId,
     pub(super) forwarded: bool,
+    /// Calls and log-probabilities are read of its answer.
+    pub(super) worded: bool,
     /// A forwarded request for a completion in events.
     pub(super) wants_stream: bool,
     pub(super) tokens: Arc<Tokens>,
@@ -131,6 +133,7 @@ impl Run {
             shared: shared.clone(),
             attempt: submit.attempt.clone(),
             forwarded,
+            worded: matches!(&submit.prompt, Prompt::Worded(_)),
             wants_stream: matches!(&submit.prompt, Prompt::Forward(forward) if forward.stream && ask::generates(&forward.path)),
             tokens,
             usage: Usage::default(),
@@ -210,7 +213,11 @@ impl Run {
 
     /// What an answer that was read to its end is.
     fn judge(&mut self, status: u16, is_events: bool) -> End {
-        let theirs = || format!("{THEIRS}{status}");
+        // Who is passed the answer has its words.
+        let theirs = || match self.complaint.as_deref().filter(|_| !self.forwarded) {
+            Some(why) => format!("{THEIRS}{status}: {why}"),
+            None => format!("{THEIRS}{status}"),
+        };
         match status {
             200..=299 => {}
             // Nobody but a hop that gave up says so.

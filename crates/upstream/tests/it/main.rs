@@ -12,3 +12,4 @@ mod scripted;
 mod stand;
 mod through;
 mod tls;
+mod worded;

@@ -23,7 +23,7 @@ pub(super) enum End {
     Said(Outcome),
     /// It was given up, for this cause.
     Cancelled(Cause),
-    /// The same, before anything was sent.
+    /// The same, before a byte of it was taken.
     Unsent(Cause),
     /// Nothing was sent that could have an effect: there was no way to it.
     NotSent(NotSent),

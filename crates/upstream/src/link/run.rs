@@ -16,7 +16,7 @@ use tokio::sync::watch;
 use super::judge::End;
 use super::{Shared, Task, ask, held, judge, tell};
 use crate::abort::RequestName;
-use crate::client::{Answer, CallError, Limits};
+use crate::client::{Answer, CallError, Limits, Sent};
 use crate::evidence::Tokens;
 use crate::kind::DeadlineBy;
 use crate::pattern::Pattern;
@@ -47,6 +47,8 @@ pub(super) struct Run {
     pub(super) complaint: Option<String>,
     /// How long it wants to be left alone, where it said that it has too much to do.
     crowded: Option<Duration>,
+    /// Whether anything of the request was taken.
+    sent: Sent,
 }
 
 pub(super) async fn run(shared: Arc<Shared>, (submit, epoch): (Submit, u64), mut cancelled: watch::Receiver<Option<Cause>>) {
@@ -74,6 +76,11 @@ pub(super) async fn run(shared: Arc<Shared>, (submit, epoch): (Submit, u64), mut
             cause = wanted(&mut cancelled) => End::Cancelled(cause),
             end = run.call(&path, headers, body) => end,
         },
+    };
+    // contract: C-29. What was given up while there was no connection yet is in nobody's hands.
+    let end = match end {
+        End::Cancelled(cause) if !run.sent.any() => End::Unsent(cause),
+        end => end,
     };
     // Whatever was read is dropped by now, and its connection closed with it.
     if end.is_proven() {
@@ -147,12 +154,13 @@ impl Run {
             pattern: Pattern::default(),
             complaint: None,
             crowded: None,
+            sent: Sent::default(),
         }
     }
 
     async fn call(&mut self, path: &str, headers: HeaderMap, body: Bytes) -> End {
         // In a place of its own, which is given back before the first token: what asks takes more room than what reads.
-        let asking = Box::pin(self.shared.client.post(path, headers, body));
+        let asking = Box::pin(self.shared.client.post_watched(path, headers, body, &self.sent));
         let mut answer = match asking.await {
             Ok(answer) => answer,
             Err(CallError::NotSent(why)) => return End::NotSent(why),

@@ -3,6 +3,7 @@
 
 mod anew;
 mod asked;
+mod connecting;
 mod engine;
 mod leaving;
 mod real;

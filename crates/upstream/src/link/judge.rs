@@ -127,7 +127,17 @@ pub(super) fn headers(headers: &HeaderMap) -> Arc<[(Arc<str>, Arc<str>)]> {
     fit.map(|(name, value)| (name.into(), value.into())).collect()
 }
 
-/// What an engine's word for an end means.
-pub(super) fn finish(word: &str) -> Cause {
-    if word == "length" { Cause::Length } else { Cause::Stop }
+/// What an engine's word for an end means; none for one that says that the answer did not come to its own end.
+pub(super) fn finish(word: &str) -> Option<Cause> {
+    match word {
+        "length" => Some(Cause::Length),
+        "abort" | "aborted" | "cancel" | "cancelled" | "canceled" | "error" => None,
+        _ => Some(Cause::Stop),
+    }
+}
+
+/// What is said of an answer that the engine ended so. Whoever is passed its bytes has read the word, and behind it that this is no success.
+pub(super) fn given_up(word: &str) -> String {
+    let word: String = word.chars().take(WORDS_MAX).collect();
+    format!("the engine gave the answer up before its end, and nobody here had asked it to (finish reason `{word}`)")
 }

@@ -102,10 +102,10 @@ impl Run {
                 tokens = tokens.max(all);
             }
             for choice in &chunk.said.choices {
-                let finish = choice.finish_reason.as_deref().map(judge::finish);
-                self.finish = self.finish.or(finish);
-                self.choice(choice.index, choice.generated, finish.is_some());
-                if !self.forwarded && (choice.generated || finish.is_some()) {
+                let finish = self.ended(choice);
+                let ends = choice.finish_reason.is_some();
+                self.choice(choice.index, choice.generated, ends);
+                if !self.forwarded && (choice.generated || ends) {
                     let data = event.data.as_deref().filter(|_| self.worded);
                     let more = data.map(|data| calls::read(data, choice.index)).unwrap_or_default();
                     self.add(choice, more, finish, &mut deltas);
@@ -149,6 +149,17 @@ impl Run {
         }
     }
 
+    /// Why an answer came to its own end, if it did.
+    fn ended(&mut self, choice: &Choice<'_>) -> Option<Cause> {
+        let word = choice.finish_reason.as_deref()?;
+        let finish = judge::finish(word);
+        self.finish = self.finish.or(finish);
+        if finish.is_none() {
+            self.given_up.get_or_insert_with(|| word.to_owned());
+        }
+        finish
+    }
+
     /// One answer of the run has said something, or its end.
     fn choice(&mut self, index: u32, generated: bool, ends: bool) {
         if ends {
@@ -184,7 +195,9 @@ impl Run {
         }
         if let Some(said) = whole::read(&whole) {
             said.usage.iter().for_each(|usage| self.count(usage));
-            self.finish = said.choices.iter().find_map(|choice| choice.finish_reason.as_deref().map(judge::finish));
+            for choice in &said.choices {
+                self.ended(choice);
+            }
             // A hop that streams may tell a failure so, behind a head that was sent before it knew.
             self.complaint = said.error.as_ref().map(judge::words);
             if is_good && self.wants_stream && said.error.is_none() && said.choices.is_empty() {

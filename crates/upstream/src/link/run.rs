@@ -34,6 +34,8 @@ pub(super) struct Run {
     /// Tokens counted by their events.
     pub(super) counted: u32,
     pub(super) finish: Option<Cause>,
+    /// The engine's word for an end that is none of the answer's own.
+    pub(super) given_up: Option<String>,
     /// Answers of the run that have ended, and those that have begun and not ended.
     pub(super) finished: u32,
     pub(super) unfinished: BTreeSet<u32>,
@@ -146,6 +148,7 @@ impl Run {
             usage: Usage::default(),
             counted: 0,
             finish: None,
+            given_up: None,
             finished: 0,
             unfinished: BTreeSet::new(),
             asked: submit.params.n,
@@ -237,6 +240,9 @@ impl Run {
         if let Some(why) = self.complaint.take() {
             let place = if is_events { "stream" } else { "answer" };
             return End::Said(Outcome::because(Cause::UpstreamError, format!("{THEIRS}an error in its {place}: {why}")));
+        }
+        if let Some(word) = self.given_up.take() {
+            return End::Said(Outcome::because(Cause::UpstreamError, judge::given_up(&word)));
         }
         if is_events && !self.done && (self.finished < self.asked || !self.unfinished.is_empty()) {
             return End::Lost("the engine closed the stream before its end".to_owned());

@@ -223,6 +223,8 @@ pub struct Answer {
     pub content_type: Option<String>,
     /// Those of its headers that say something to the caller.
     pub headers: HeaderMap,
+    /// LiteLLM says of itself that it is there: it puts its own headers on what its models answer.
+    pub is_litellm: bool,
     body: Incoming,
     /// `None` from the body's end on: then it is in the pool, or closed.
     conn: Option<Conn>,
@@ -249,6 +251,7 @@ impl Answer {
         for (name, value) in head.headers.iter().filter(|(name, _)| passed_on(name.as_str())) {
             headers.append(name.clone(), value.clone());
         }
+        let is_litellm = head.headers.keys().any(|name| name.as_str().starts_with("x-litellm-"));
         let moved = Instant::now();
         let idle = Alarm::at(moved + limits.idle_timeout);
         let status = head.status.as_u16();
@@ -256,6 +259,7 @@ impl Answer {
             status,
             content_type,
             headers,
+            is_litellm,
             body,
             conn: Some(conn),
             pool,

@@ -4,6 +4,7 @@
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -115,7 +116,11 @@ impl Shared {
     /// What is said of the time that a run has left, where the upstream has a word for that. Its time to wait here is none of the upstream's.
     // contract: C-28
     fn time_left(&self, deadlines: &[DeadlineLeft]) -> Option<(HeaderName, HeaderValue)> {
-        let looked = || self.capabilities().is_some_and(|met| met.detected.is_kvit).then_some(DeadlineBy::Kvit);
+        let looked = || {
+            let met = self.capabilities()?;
+            let is_litellm = met.detected.is_litellm || self.is_litellm.load(Ordering::Acquire);
+            if met.detected.is_kvit { Some(DeadlineBy::Kvit) } else { is_litellm.then_some(DeadlineBy::LiteLlm) }
+        };
         let by = self.config.deadline.or_else(looked)?;
         let left = deadlines.iter().filter(|deadline| deadline.cause != Cause::QueueDeadline).map(|deadline| deadline.left).min();
         by.header(left?)
@@ -169,6 +174,9 @@ impl Run {
             Err(CallError::NotSent(why)) => return End::NotSent(why),
             Err(CallError::Lost(why)) => return End::Lost(judge::broken(&why)),
         };
+        if answer.is_litellm {
+            self.shared.is_litellm.store(true, Ordering::Release);
+        }
         let (status, is_events) = (answer.status, answer.is_event_stream());
         if let Some(why) = judge::unfit(&answer, self.forwarded) {
             return End::Lost(why);

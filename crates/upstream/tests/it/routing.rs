@@ -357,6 +357,32 @@ async fn the_time_that_is_left_is_passed_on_to_those_that_take_it() {
     }
 }
 
+/// LiteLLM is known by its word that it is alive, or by the first answer that it puts its headers on.
+// contract: C-28
+#[tokio::test(flavor = "multi_thread")]
+async fn litellm_is_told_the_time_that_is_left_without_being_named() {
+    let answer = format!(
+        "HTTP/1.1 200 OK\r\ncontent-type: application/json\r\nx-litellm-version: 1.108.7\r\ncontent-length: {}\r\n\r\n{WHOLE}",
+        WHOLE.len()
+    );
+    for (alive, deadline, told) in
+        [(true, None, [true, true]), (false, None, [false, true]), (true, Some(DeadlineBy::Nothing), [false, false])]
+    {
+        let answer = answer.clone();
+        let engine = Engine::each(Kind::OpenAi, move |_| vec![send(&answer)]).await;
+        engine.tells(|told| told.litellm = alive);
+        let stand = before(&engine, |config| (config.deadline, config.idle_connections_max) = (deadline, 0)).await;
+        for (number, told) in told.into_iter().enumerate() {
+            assert_eq!(ask(&stand, &format!("r{number}"), &json!({"timeout_ms": 40_000})).await.status, 200);
+            let head = asked(&engine, number);
+            assert_eq!(head.contains("x-litellm-timeout: "), told, "{alive} {deadline:?} {number}: {head}");
+            assert!(!head.contains("x-request-timeout-ms"), "{head}");
+        }
+        assert_eq!(engine.healths(), 0, "that would be a completion of each of its models");
+        stand.nothing_is_left(&[&engine]).await;
+    }
+}
+
 /// By its name there a line of the engine's log is joined to the run.
 // contract: C-1
 #[tokio::test(flavor = "multi_thread")]

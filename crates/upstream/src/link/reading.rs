@@ -5,7 +5,7 @@
 use std::time::Duration;
 
 use bytes::Bytes;
-use gateway::mended;
+use gateway::{Reason, mended};
 use lifecycle::message::{Delta, Passed, Piece, Up};
 use lifecycle::{Cause, StepId};
 
@@ -20,7 +20,7 @@ use crate::{sse, whole};
 const CHOICES_MAX: usize = 4096;
 
 impl Run {
-    pub(super) async fn events(&mut self, mut answer: Answer) -> Result<(), String> {
+    pub(super) async fn events(&mut self, mut answer: Answer) -> Result<(), Reason> {
         let config = &self.shared.config;
         let mut scanner = Scanner::new(config.line_bytes_max, config.event_bytes_max);
         let mut events: Vec<Event> = Vec::new();
@@ -29,9 +29,9 @@ impl Run {
             let pushed = scanner.push(piece, &mut events);
             let empty = answer.empty_at().saturating_duration_since(self.shared.began);
             let (tokens, mut said) = self.take(&events, empty);
-            let run = pushed.map_err(|e| e.to_string())?;
+            let run = pushed.map_err(|e| Reason::Plain(e.to_string()))?;
             if self.garbled {
-                return Err("the engine's stream has an event that is no JSON".to_owned());
+                return Err("the engine's stream has an event that is no JSON".to_owned().into());
             }
             if self.forwarded {
                 // The tokens stand at the last of them: what was read together is delivered together.
@@ -178,7 +178,7 @@ impl Run {
     }
 
     /// An answer that is no stream: as it comes, and what it says when it is whole.
-    pub(super) async fn body(&mut self, mut answer: Answer) -> Result<(), String> {
+    pub(super) async fn body(&mut self, mut answer: Answer) -> Result<(), Reason> {
         let mut whole = Vec::new();
         let mut last: Option<Bytes> = None;
         while let Some(piece) = answer.next().await.map_err(|e| judge::broken_off(&e))? {
@@ -191,7 +191,7 @@ impl Run {
         }
         let is_good = (200..300).contains(&answer.status);
         if whole.is_empty() && is_good {
-            return Err("the engine's answer is empty".to_owned());
+            return Err("the engine's answer is empty".to_owned().into());
         }
         if let Some(said) = whole::read(&whole) {
             said.usage.iter().for_each(|usage| self.count(usage));
@@ -201,12 +201,12 @@ impl Run {
             // A hop that streams may tell a failure so, behind a head that was sent before it knew.
             self.complaint = said.error.as_ref().map(judge::words);
             if is_good && self.wants_stream && said.error.is_none() && said.choices.is_empty() {
-                return Err("the engine's answer to a request for a stream is no completion".to_owned());
+                return Err("the engine's answer to a request for a stream is no completion".to_owned().into());
             }
         } else if is_good && serde_json::from_slice::<serde::de::IgnoredAny>(&whole).is_err() && mended(&whole).is_none() {
-            return Err("the engine's answer is no JSON".to_owned());
+            return Err("the engine's answer is no JSON".to_owned().into());
         } else if is_good && self.wants_stream {
-            return Err("the engine's answer to a request for a stream is no completion".to_owned());
+            return Err("the engine's answer to a request for a stream is no completion".to_owned().into());
         }
         if let Some(last) = last.filter(|_| self.forwarded) {
             // All of its tokens are delivered with its end.

@@ -8,7 +8,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use bytes::Bytes;
-use gateway::{THEIRS, UNREACHED};
+use gateway::Reason;
 use http::{HeaderMap, HeaderName, HeaderValue};
 use lifecycle::message::{DeadlineLeft, Delta, Piece, Prompt, Receipt, Submit, Up, Usage};
 use lifecycle::{AttemptId, Cause, Guarantee, Outcome, StepId};
@@ -179,7 +179,7 @@ impl Run {
         }
         let (status, is_events) = (answer.status, answer.is_event_stream());
         if let Some(why) = judge::unfit(&answer, self.forwarded) {
-            return End::Lost(why);
+            return End::Lost(why.into());
         }
         if matches!(status, 401 | 403) {
             return self.unwelcome(answer).await;
@@ -233,27 +233,25 @@ impl Run {
     /// What an answer that was read to its end is.
     fn judge(&mut self, status: u16, is_events: bool) -> End {
         // Who is passed the answer has its words.
-        let theirs = || match self.complaint.as_deref().filter(|_| !self.forwarded) {
-            Some(why) => format!("{THEIRS}{status}: {why}"),
-            None => format!("{THEIRS}{status}"),
-        };
+        let words = self.complaint.as_deref().filter(|_| !self.forwarded);
+        let theirs = Reason::Theirs(words.map_or_else(|| status.to_string(), |words| format!("{status}: {words}")));
         match status {
             200..=299 => {}
             // Nobody but a hop that gave up says so.
-            408 => return End::Said(Outcome::because(Cause::UpstreamError, theirs())),
-            429 => return End::Said(Outcome::because(Cause::QueueFull, theirs())),
-            400..=499 => return End::Said(Outcome::because(Cause::Invalid, theirs())),
-            _ => return End::Said(Outcome::because(Cause::UpstreamError, theirs())),
+            408 => return End::Said(theirs.because(Cause::UpstreamError)),
+            429 => return End::Said(theirs.because(Cause::QueueFull)),
+            400..=499 => return End::Said(theirs.because(Cause::Invalid)),
+            _ => return End::Said(theirs.because(Cause::UpstreamError)),
         }
         if let Some(why) = self.complaint.take() {
             let place = if is_events { "stream" } else { "answer" };
-            return End::Said(Outcome::because(Cause::UpstreamError, format!("{THEIRS}an error in its {place}: {why}")));
+            return End::Said(Reason::Theirs(format!("an error in its {place}: {why}")).because(Cause::UpstreamError));
         }
         if let Some(word) = self.given_up.take() {
             return End::Said(Outcome::because(Cause::UpstreamError, judge::given_up(&word)));
         }
         if is_events && !self.done && (self.finished < self.asked || !self.unfinished.is_empty()) {
-            return End::Lost("the engine closed the stream before its end".to_owned());
+            return End::Lost("the engine closed the stream before its end".to_owned().into());
         }
         End::Said(Outcome::of(self.finish.unwrap_or(Cause::Stop)))
     }
@@ -291,13 +289,13 @@ impl Run {
                 shared.say(Up::CancelAcknowledged { attempt: attempt.clone(), won: Some(cause) });
                 return shared.give_back(attempt, Outcome::of(cause));
             }
-            End::Lost(why) | End::Unwelcome(why) => Outcome::because(Cause::UpstreamError, why),
+            End::Lost(why) => why.because(Cause::UpstreamError),
+            End::Unwelcome(why) => Outcome::because(Cause::UpstreamError, why),
             End::NotSent(why) => {
                 tracing::warn!(upstream = %shared.config.name, %why, "cannot be reached");
                 shared.not_sent(&why);
                 shared.doubt();
-                let outcome = Outcome::because(Cause::WorkerLost, format!("{UNREACHED}{why}"));
-                return shared.give_back(attempt, outcome);
+                return shared.give_back(attempt, Reason::Unreached(why.to_string()).because(Cause::WorkerLost));
             }
         };
         if !proven {

@@ -18,6 +18,8 @@ pub enum Reason {
     Late(String),
     /// There was no way to an engine, which has got nothing.
     Unreached(String),
+    /// No engine that is known has this model, and none is to come that is not known.
+    NoModel(String),
     /// Anything else, of which the cause says enough.
     Plain(String),
 }
@@ -25,10 +27,11 @@ pub enum Reason {
 type Make = fn(String) -> Reason;
 
 /// How each begins. None is the beginning of another.
-const BEGINNINGS: [(&str, Make); 3] = [
+const BEGINNINGS: [(&str, Make); 4] = [
     ("the engine answered ", Reason::Theirs),
     ("the engine is too slow: ", Reason::Late),
     ("the engine cannot be reached: ", Reason::Unreached),
+    ("no engine has the model: ", Reason::NoModel),
 ];
 
 impl Reason {
@@ -45,11 +48,12 @@ impl Reason {
     }
 
     fn parts(&self) -> (&'static str, &str) {
-        let [(theirs, _), (late, _), (unreached, _)] = BEGINNINGS;
+        let [(theirs, _), (late, _), (unreached, _), (no_model, _)] = BEGINNINGS;
         match self {
             Reason::Theirs(what) => (theirs, what),
             Reason::Late(what) => (late, what),
             Reason::Unreached(what) => (unreached, what),
+            Reason::NoModel(what) => (no_model, what),
             Reason::Plain(text) => ("", text),
         }
     }

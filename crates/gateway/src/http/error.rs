@@ -9,6 +9,7 @@ use lifecycle::{Cause, Outcome, OutcomeKind};
 use observe::{Limits, Recall};
 use serde_json::{Value, json};
 
+use super::fields::no_model;
 use crate::reason::Reason;
 
 /// Seconds that a caller is told to wait when there is no room.
@@ -149,6 +150,9 @@ impl ApiError {
     /// failure. A caller's own deadline is none of these (it would silently run again and again while nobody waits), so it gets the status of
     /// a caller that no longer wants the answer; a 408 or 504 would be retried.
     pub(crate) fn of_outcome(outcome: &Outcome) -> ApiError {
+        if let (Cause::Invalid, Some(Reason::NoModel(name))) = (outcome.cause, Reason::of(outcome)) {
+            return no_model(&name);
+        }
         let (status, kind) = match (outcome.kind(), outcome.cause) {
             (_, Cause::QueueFull) => (StatusCode::TOO_MANY_REQUESTS, "rate_limit_error"),
             (_, Cause::QueueDeadline) => (StatusCode::SERVICE_UNAVAILABLE, "timeout"),

@@ -99,6 +99,40 @@ async fn what_comes_before_an_engine_was_met_waits_and_goes_on_as_it_came() {
     }
 }
 
+/// What waits for a model that all upstreams turn out not to have is told so then, and not at the end of its time to wait.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_waits_for_a_model_that_nobody_has_is_refused_when_all_are_known() {
+    let ports = [0, 1].map(|_| std::net::TcpListener::bind("127.0.0.1:0").expect("a port").local_addr().expect("its address"));
+    let configs = ports.map(|port| {
+        let mut config = stand::config(port);
+        config.kind = Some(Kind::OpenAi);
+        config
+    });
+    let stand = stand::begin(GatewayConfig::default(), configs.into()).await;
+    let wants = json!({"model": "absent"});
+    let (whole, stream) = (chat(stand.addr, "r1", false, &wants).await, chat(stand.addr, "r2", true, &wants).await);
+    let body = json!({"model": "absent", "input": "hi", "store": false});
+    let response = stand::post(stand.addr, "/v1/responses", "r3", &body).await;
+    let served = chat(stand.addr, "r4", false, &json!({})).await;
+    for id in ["r1", "r2", "r3", "r4"] {
+        stand.until(id, |run| run["state"] == "queued").await;
+    }
+    let first = Engine::at(ports[0], Kind::OpenAi, |_| good()).await;
+    // The other may have it.
+    assert_eq!(read(served).await.status, 200);
+    for id in ["r1", "r2", "r3"] {
+        assert_eq!(stand.run(id)["state"], "queued", "{}", stand.run(id));
+    }
+    let second = Engine::at(ports[1], Kind::OpenAi, |_| good()).await;
+    for (id, socket) in [("r1", whole), ("r2", stream), ("r3", response)] {
+        let reply = soon(read(socket)).await;
+        assert_eq!((reply.status, reply.error().0.as_str()), (404, "model_not_found"), "{reply:?}");
+        let run = stand.settled(id).await;
+        assert_eq!((&run["outcome"]["kind"], &run["outcome"]["cause"]), (&json!("rejected"), &json!("invalid")), "{run}");
+    }
+    stand.nothing_is_left(&[&first, &second]).await;
+}
+
 /// Nothing is heard of an answer that is not streamed before its end: it is computed all the same, and waits for nothing.
 // contract: C-28
 #[tokio::test(flavor = "multi_thread")]

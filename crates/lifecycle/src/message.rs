@@ -9,7 +9,8 @@ mod snapshot;
 use std::sync::Arc;
 use std::time::Duration;
 
-pub use passed::{Forward, Passed, Piece};
+use bytes::Bytes;
+pub use passed::{Called, Forward, Passed, Piece};
 pub use snapshot::{AttemptCut, BlockCut, Held, Snapshot};
 
 use crate::event::Record;
@@ -36,6 +37,9 @@ pub enum Prompt {
     Tokens(Vec<u32>),
     /// A request as its caller wrote it, for an engine that speaks the same HTTP. No worker of kvit's own takes it.
     Forward(Forward),
+    /// A chat in the words of OpenAI's HTTP, for an engine that speaks it and whose answer is read here: an object with its `messages`, and with
+    /// what kvit's own engine has no word for, as `tools` and `response_format`. No worker of kvit's own takes it.
+    Worded(Bytes),
 }
 
 impl std::fmt::Debug for Prompt {
@@ -46,6 +50,7 @@ impl std::fmt::Debug for Prompt {
             Prompt::Text(text) => write!(f, "Text({} bytes)", text.len()),
             Prompt::Tokens(ids) => write!(f, "Tokens({})", ids.len()),
             Prompt::Forward(forward) => write!(f, "Forward({}, {} bytes)", forward.path, forward.body.len()),
+            Prompt::Worded(fields) => write!(f, "Worded({} bytes)", fields.len()),
         }
     }
 }
@@ -134,7 +139,7 @@ pub enum Down {
 /// A token's log-probability and its alternatives.
 #[derive(Clone, PartialEq, Debug)]
 pub struct TokenLogprob {
-    /// The token.
+    /// The token. [`TokenLogprob::UNNAMED`] where an engine says its text and not its number.
     pub token: u32,
     /// Its bytes, which may be an incomplete UTF-8 sequence.
     pub bytes: Vec<u8>,
@@ -142,6 +147,11 @@ pub struct TokenLogprob {
     pub logprob: f32,
     /// Alternatives, best first: token, bytes, log-probability.
     pub top: Vec<(u32, Vec<u8>, f32)>,
+}
+
+impl TokenLogprob {
+    /// The number of a token of which only the text is known.
+    pub const UNNAMED: u32 = u32::MAX;
 }
 
 /// What a step added to one sequence.
@@ -180,6 +190,7 @@ impl Delta {
     pub fn bytes(&self) -> usize {
         let body = match self.passed.as_ref().map(|passed| &passed.piece) {
             Some(Piece::Body(bytes) | Piece::Tail(bytes)) => bytes.len(),
+            Some(Piece::Called(called)) => called.bytes(),
             _ => 0,
         };
         self.text.len() + size_of_val(&self.tokens[..]) + size_of_val(&self.logprobs[..]) + body

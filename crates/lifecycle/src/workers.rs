@@ -63,7 +63,7 @@ impl From<ModelInfo> for Offer {
 pub struct Need<'a> {
     /// The model that was asked for.
     pub model: &'a str,
-    /// Its request goes on as it came.
+    /// Its request goes on as it came, or in words that only an engine of others has.
     pub forwarded: bool,
     /// The beginning of its prompt, if it has one that a worker may have computed before.
     pub affinity: Option<Affinity>,
@@ -121,7 +121,23 @@ impl WorkerState {
 
     /// Whether it may be given such a run at some time.
     fn suits(&self, need: &Need<'_>) -> bool {
-        self.is_open() && self.model(need.model).is_some() && (self.offer.forwards || !need.forwarded)
+        self.is_open() && self.serves(need)
+    }
+
+    /// Whether what it offers is what such a run needs.
+    fn serves(&self, need: &Need<'_>) -> bool {
+        self.model(need.model).is_some() && (self.offer.forwards || !need.forwarded)
+    }
+
+    /// Whether it is known that it does not serve such a run, and will not as long as it is what it is.
+    fn never_serves(&self, need: &Need<'_>) -> bool {
+        match self.presence {
+            Presence::Gone => true,
+            // Another life may have anything, and so may one that was never met, unless it is said what that has.
+            Presence::Lost => false,
+            Presence::Unknown if self.offer.models.is_empty() => false,
+            Presence::Unknown | Presence::Here | Presence::Trial { .. } | Presence::Silent | Presence::Refused => !self.serves(need),
+        }
     }
 
     /// Whether it has room for one more, having so much to do.
@@ -304,6 +320,11 @@ impl Workers {
     /// Whether all of them have gone, so that waiting is in vain.
     pub fn are_gone(&self) -> bool {
         self.list.iter().all(|known| known.presence == Presence::Gone)
+    }
+
+    /// Whether all of them are known and none serves such a run, so that it would wait in vain.
+    pub fn never_serve(&self, need: &Need<'_>) -> bool {
+        self.list.iter().all(|known| known.never_serves(need))
     }
 
     /// Whether one is here that takes new runs.

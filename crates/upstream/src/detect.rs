@@ -17,6 +17,8 @@ use super::kind::Kind;
 
 const VERSION: &str = "/version";
 const PROPS: &str = "/props";
+/// LiteLLM's question whether it is there, which asks none of its models for anything, unlike `/health`.
+const LIVELINESS: &str = "/health/liveliness";
 /// Longest text that is taken out of an answer.
 const TEXT_BYTES_MAX: usize = 256;
 
@@ -39,6 +41,8 @@ pub struct Detected {
     pub version: Option<String>,
     /// It is another kvit, which takes the time that a run has left.
     pub is_kvit: bool,
+    /// It is LiteLLM, which takes it, too, in a word of its own.
+    pub is_litellm: bool,
     /// When its process began, in milliseconds of the calendar, if its counters say that.
     pub started: Option<u64>,
 }
@@ -201,7 +205,16 @@ pub async fn detect(client: &Client, config: &UpstreamConfig) -> Result<Detected
     if asks(Kind::LlamaCpp) {
         answers.props = look(client, PROPS, limits).await;
     }
-    Ok(decide(config.kind, &answers))
+    let mut found = decide(config.kind, &answers);
+    // Where the configuration says how it is told of deadlines there is nothing to learn by it.
+    if found.kind == Kind::OpenAi && !found.is_kvit && config.deadline.is_none() {
+        let alive = look(client, LIVELINESS, limits).await;
+        found.is_litellm = alive.good().is_some_and(|text| text.trim() == "\"I'm alive!\"");
+    }
+    if found.is_litellm {
+        found.why.push_str("; it says that it is alive as LiteLLM does, so it is told of deadlines as that is");
+    }
+    Ok(found)
 }
 
 /// Whether it still answers as one that was `met`, asked for what costs it nothing: its counters only if they say when it began, or were not
@@ -307,7 +320,7 @@ pub fn decide(told: Option<Kind>, answers: &Answers) -> Detected {
     let slots = slots.and_then(|n| u32::try_from(n).ok()).filter(|n| (1..=SLOTS_MAX).contains(n));
     let version = version.filter(|v| v.len() <= TEXT_BYTES_MAX && v.chars().all(|c| !c.is_control())).map(|v| v.into_owned());
     let started = answers.metrics.good().and_then(counters::started);
-    Detected { kind, why, counters, engines, models, slots, version, is_kvit, started }
+    Detected { kind, why, counters, engines, models, slots, version, is_kvit, is_litellm: false, started }
 }
 
 #[cfg(test)]
@@ -370,6 +383,7 @@ mod tests {
             models: vec![model("x"), model("y")],
             slots: None,
             is_kvit: false,
+            is_litellm: false,
             version: Some("1".to_owned()),
             started: Some(5),
         };

@@ -9,6 +9,7 @@
 pub mod abort;
 mod base;
 mod breaker;
+mod calls;
 pub mod client;
 pub mod config;
 mod conn;

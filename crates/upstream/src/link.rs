@@ -79,6 +79,8 @@ struct Shared {
     refused: AtomicBool,
     /// It has refused to be asked for a witness since it was met.
     takes_no_witness: AtomicBool,
+    /// One of its answers since it was met was LiteLLM's.
+    is_litellm: AtomicBool,
     /// What becomes of it when its runs fail, and in which of its epochs a run is sent.
     breaker: Mutex<Breaker>,
     epoch: Epoch,
@@ -140,6 +142,7 @@ pub fn link(config: UpstreamConfig, life: Incarnation) -> Result<(Link, Upstream
         doubt: Notify::new(),
         refused: AtomicBool::new(false),
         takes_no_witness: AtomicBool::new(false),
+        is_litellm: AtomicBool::new(false),
         epoch: breaker.epoch(),
         breaker: Mutex::new(breaker),
         tasks: AtomicUsize::new(0),

@@ -111,7 +111,7 @@ pub const WORDS: &[Word] = &[
     },
     Word {
         name: "deadline",
-        default: "`kvit` where its models are owned by one, else `none`",
+        default: "`kvit` where its models are owned by one, `litellm` where it shows that it is that, else `none`",
         about: "How it is told of the time that a run has left: `kvit` (`X-Request-Timeout-Ms`), `litellm` (`x-litellm-timeout`), or `none`. kvit keeps the deadline whatever is said; a hop that does not notice a close ends it so, half a second later.",
         set: |config, value| value.parse().map(|by| config.deadline = Some(by)),
     },

@@ -135,6 +135,7 @@ fn meet(shared: &Arc<Shared>, found: &Detected, is_another: bool) {
     }
     *held(&shared.aborter) = Arc::new(Aborter::new(found.kind, cancel));
     shared.takes_no_witness.store(false, Ordering::Release);
+    shared.is_litellm.store(false, Ordering::Release);
     shared.unwitnessed.notify_one();
     let asks = !matches!(cancel, CancelBy::Close | CancelBy::Nothing);
     tracing::debug!(upstream = %shared.config.name, asks, "how it is told of cancels");

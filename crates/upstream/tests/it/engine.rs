@@ -55,6 +55,8 @@ pub struct Told {
     pub owner: &'static str,
     /// When it began, in seconds.
     pub started: Option<u32>,
+    /// It says that it is alive, as LiteLLM does.
+    pub litellm: bool,
 }
 
 /// The engine. It ends when it is dropped.
@@ -91,7 +93,7 @@ impl Engine {
             keeps_zombies: AtomicBool::new(false),
             zombies: AtomicUsize::new(0),
             named: Mutex::default(),
-            self_told: Mutex::new(Told { models: vec![MODEL], owner: "somebody", started: None }),
+            self_told: Mutex::new(Told { models: vec![MODEL], owner: "somebody", started: None, litellm: false }),
             refuses: AtomicBool::new(false),
         });
         let (mut task, to, steps) = (JoinSet::new(), hands.clone(), Arc::new(steps));
@@ -212,6 +214,10 @@ async fn connection(mut socket: TcpStream, hands: &Hands, steps: &(impl Fn(usize
                 let Told { models, owner, .. } = hands.self_told.lock().expect("what it tells").clone();
                 let models = models.iter().map(|id| json!({"id": id, "owned_by": owner}));
                 Some(json!({"data": models.collect::<Vec<_>>()}).to_string())
+            }
+            "/health/liveliness" => {
+                let alive = hands.self_told.lock().expect("what it tells").litellm;
+                alive.then(|| "\"I'm alive!\"".to_owned())
             }
             "/version" if hands.kind == Kind::Vllm => Some(r#"{"version":"0.32.0"}"#.to_owned()),
             "/inference/v1/abort_requests" if hands.kind == Kind::Vllm => {

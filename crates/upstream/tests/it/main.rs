@@ -3,6 +3,7 @@
 
 mod anew;
 mod asked;
+mod connecting;
 mod engine;
 mod leaving;
 mod real;
@@ -12,3 +13,4 @@ mod scripted;
 mod stand;
 mod through;
 mod tls;
+mod worded;

@@ -161,7 +161,7 @@ impl Bench<'_> {
             return Err("its neighbour, with which it shares a prefix, had ended before it was left".into());
         }
         (seen.cancel_confirmed, seen.client) = (confirmed, client(&left.read, sent, left.at));
-        let read = (cell.trigger == Trigger::Cancel).then(|| seen.client.tokens as f64);
+        let read = (cell.trigger == Trigger::Cancel).then_some(seen.client.tokens as f64);
         let mut kept = left.kept;
         let held = before.as_ref().filter(|_| fillers.sent == 0).and_then(Held::of);
         let cpu = sampler.as_ref().map(|sampler| Load::of_processes(sampler, resting, sent, left.at));

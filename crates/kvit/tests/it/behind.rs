@@ -12,8 +12,8 @@ use crate::leaving_guest::{metric, metrics};
 use crate::server::{Caller, LASTING_CONTEXT, Leave, Server, chat_body, lasting_model, rest};
 
 /// Tokens of an answer that is left, and from which on it is late.
-const TOKENS: u32 = 240;
-const LATE: u64 = 100;
+const TOKENS: u32 = 96;
+const LATE: u64 = 64;
 const EARLY: u64 = 3;
 /// Times that a run is begun anew which was not where it was to be left.
 const TRIES: u32 = 24;
@@ -47,8 +47,8 @@ impl Way {
 
 /// A kvit that computes one run at a time, and does not judge what a deadline allows.
 fn kvit(more: &[&str]) -> Server {
-    let args = ["--max-running", "1", "--isa", "scalar", "--threads", "1", "--step-tokens", "32", "--deadline-check-percent", "0"];
-    Server::start(&lasting_model(), &[&args, &["--log", "error"], more].concat())
+    let args = ["--max-running", "1", "--threads", "1", "--step-tokens", "32", "--deadline-check-percent", "0"];
+    Server::start(&lasting_model(), &[&args[..], &["--log", "error"], more].concat())
 }
 
 fn url(server: &Server) -> String {
@@ -57,7 +57,7 @@ fn url(server: &Server) -> String {
 
 /// A gateway before what is at this URL, once it has met it.
 fn before(upstream: &str, more: &[&str]) -> Server {
-    let gateway = Server::gateway(&[], &[&["--upstream", upstream, "--log", "error"], more].concat());
+    let gateway = Server::gateway(&[], &[&["--upstream", upstream, "--log", "error"][..], more].concat());
     until("the gateway has met it", || (worker(&gateway)["state"] == "here").then_some(()));
     gateway
 }
@@ -116,28 +116,31 @@ fn leave(gateway: &Server, kvit: &Server, id: &str, (phase, way, stream): (Phase
         Way::Cancel => {
             let (status, run) = gateway.json("POST", &format!("/v1/runs/{id}/cancel"));
             assert_eq!(status, 200, "{run:#}");
-            drop(caller.answer_or_events());
+            caller.leave(Leave::Reset);
         }
         Way::Deadline => drop(caller.answer_or_events()),
     }
-    let ours = gateway.settled(id);
+    let ours = gateway.wait_run(id, "settle", |run| run["settled"] == true);
+    // On a starved machine a deadline may be over before that kvit has read the request, which is closed by then: no run came of it.
+    if kvit.run(&name)["object"] != "run" {
+        let is_sure = ["confirmed", "observed"].contains(&ours["guarantee"].as_str().expect("a level"));
+        assert!(is_sure && n(&ours, "/tokens/generated") == 0, "{ours:#}");
+        return (ours, Value::Null);
+    }
     (ours, kvit.settled(&name))
 }
 
-/// Tokens that the gateway read after it had seen that nobody wants them.
-fn read_after(gateway: &Server, id: &str, ours: &Value) -> u64 {
+/// Whether the gateway read no token after it had seen that nobody wants them: then both have counted the same ones in vain.
+fn is_quiet(gateway: &Server, id: &str, ours: &Value) -> bool {
     let seen =
         ["disconnect_observed", "deadline_fired"].iter().filter_map(|name| ours["milestones"][name].as_f64()).fold(f64::MAX, f64::min);
     let steps = gateway.json("GET", &format!("/v1/runs/{id}/steps")).1;
-    assert_eq!(steps["complete"], true, "{steps}");
-    let at = |name: &str| steps["columns"].as_array().expect("columns").iter().position(|column| column == name).expect(name);
-    let (ms, generated) = (at("ms"), at("generated"));
-    let rows = steps["rows"].as_array().expect("rows").iter();
-    rows.filter(|row| row[ms].as_f64() >= Some(seen)).map(|row| row[generated].as_u64().expect("a number")).sum()
+    assert_eq!(steps["columns"][0], "ms", "{steps}");
+    steps["rows"].as_array().expect("rows").iter().all(|row| row[0].as_f64() < Some(seen))
 }
 
 /// Both records say that it is gone, and the same of what it cost.
-fn assert_gone(gateway: &Server, id: &str, way: Way, (ours, theirs): (&Value, &Value)) {
+fn assert_gone(way: Way, (ours, theirs): (&Value, &Value)) {
     let what = format!("the gateway: {ours:#}\nthe kvit: {theirs:#}");
     assert_eq!(ours["outcome"]["cause"], way.cause(), "{what}");
     assert_eq!(
@@ -147,13 +150,17 @@ fn assert_gone(gateway: &Server, id: &str, way: Way, (ours, theirs): (&Value, &V
     );
     assert_eq!((&theirs["guarantee"], &theirs["blocks"]["held"]), (&json!("confirmed"), &json!(0)), "{what}");
     assert!(["cancelled", "expired"].contains(&theirs["outcome"]["kind"].as_str().expect("a word")), "{what}");
-    for count in
-        ["/tokens/prompt", "/tokens/generated", "/tokens/prompt_computed_after_disconnect", "/tokens/after_receipt", "/blocks/peak"]
-    {
+    for count in [
+        "/tokens/prompt",
+        "/tokens/generated",
+        "/tokens/after_disconnect",
+        "/tokens/after_receipt",
+        "/tokens/prompt_computed_after_disconnect",
+        "/steps/after_disconnect",
+        "/blocks/peak",
+    ] {
         assert_eq!(n(ours, count), n(theirs, count), "{count}: {what}");
     }
-    let after = n(theirs, "/tokens/after_disconnect");
-    assert_eq!(n(ours, "/tokens/after_disconnect"), after.max(read_after(gateway, id, ours)), "{what}");
     assert!(n(ours, "/tokens/delivered") + n(ours, "/tokens/after_disconnect") <= n(ours, "/tokens/generated"), "{what}");
     assert!(n(theirs, "/tokens/after_receipt") <= 1, "{what}");
     for stamp in ["cancel_sent", "cancel_acknowledged", "released", "settled"] {
@@ -166,10 +173,14 @@ fn cell(gateway: &Server, kvit: &Server, phase: Phase, way: Way, stream: bool) {
     for number in 0..TRIES {
         let id = format!("{phase:?}-{way:?}-{stream}-{number}").to_lowercase();
         let (ours, theirs) = leave(gateway, kvit, &id, (phase, way, stream), deadline_ms);
-        if is_met(phase, &theirs) && ours["outcome"]["kind"] != "completed" {
-            return assert_gone(gateway, &id, way, (&ours, &theirs));
+        let came = theirs.is_object();
+        if came && is_met(phase, &theirs) && ours["outcome"]["kind"] != "completed" {
+            assert!(n(&ours, "/tokens/after_disconnect") >= n(&theirs, "/tokens/after_disconnect"), "{ours:#}\n{theirs:#}");
+            if is_quiet(gateway, &id, &ours) {
+                return assert_gone(way, (&ours, &theirs));
+            }
         }
-        let is_late = theirs["milestones"]["first_token"].is_number() && phase != Phase::Late && n(&theirs, "/tokens/generated") >= EARLY;
+        let is_late = came && phase != Phase::Late && n(&theirs, "/tokens/generated") >= EARLY;
         deadline_ms = if is_late { deadline_ms * 2 / 3 } else { deadline_ms * 3 / 2 };
     }
     panic!("{phase:?}, {way:?}, streaming {stream}: in {TRIES} tries no run was met where it was to be left")
@@ -207,7 +218,7 @@ fn all(phase: Phase) {
         page.iter().filter(|(name, _)| of(name)).map(|(_, count)| *count).sum::<f64>()
     };
     assert!(level("confirmed") >= 8.0, "{page:?}");
-    assert_eq!(["observed", "best_effort", "unsupported"].map(level), [0.0; 3]);
+    assert_eq!(["best_effort", "unsupported"].map(level), [0.0; 2]);
 }
 
 #[test]

@@ -252,7 +252,7 @@ impl Calls {
                 }
             }
             // One journal has them already.
-            Some(Up::Records { .. }) => {}
+            Some(Up::Records { .. } | Up::Reported { .. }) => {}
             Some(
                 Up::Accepted { .. }
                 | Up::Step { .. }

@@ -4,6 +4,7 @@
 //! crosses with times of its sender's clock is a record of what happened (`Up::Records`).
 
 mod passed;
+mod reported;
 mod snapshot;
 
 use std::sync::Arc;
@@ -11,6 +12,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 pub use passed::{Called, Forward, Passed, Piece};
+pub use reported::Reported;
 pub use snapshot::{AttemptCut, BlockCut, Held, Snapshot};
 
 use crate::event::Record;
@@ -270,6 +272,13 @@ pub enum Up {
         attempt: AttemptId,
         /// By which evidence: `observed` or less.
         guarantee: Guarantee,
+    },
+    /// What another kvit, which had the attempt as a run of its own, has in its record of it. Before the word on how it let go.
+    Reported {
+        /// Which attempt.
+        attempt: AttemptId,
+        /// What it says.
+        work: Box<Reported>,
     },
     /// What happened to this gateway's attempts, for the records of their runs, before the words that follow from it. Only between processes,
     /// and with times of the sender's clock until they are converted: in one process there is one journal.

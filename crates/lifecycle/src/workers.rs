@@ -39,6 +39,20 @@ pub enum Presence {
     Gone,
 }
 
+/// What a worker is, and how it is told of a cancel: the API's words.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct Make {
+    /// `worker` for one that speaks kvit's own protocol, else the kind of engine behind a URL.
+    pub kind: &'static str,
+    /// `id_with_proof`, `id`, `close` or `none`.
+    pub cancel: &'static str,
+}
+
+impl Make {
+    /// A worker of kvit's own: it says what it has released.
+    pub const WORKER: Make = Make { kind: "worker", cancel: "id_with_proof" };
+}
+
 /// What a worker offers when a gateway meets it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Offer {
@@ -49,12 +63,14 @@ pub struct Offer {
     pub slots: Option<u32>,
     /// It speaks OpenAI's HTTP itself: a request can be forwarded to it as it came.
     pub forwards: bool,
+    /// What it is; `None` before it was met.
+    pub make: Option<Make>,
 }
 
 impl From<ModelInfo> for Offer {
     /// A worker of kvit's own.
     fn from(model: ModelInfo) -> Offer {
-        Offer { models: vec![model], slots: None, forwards: false }
+        Offer { models: vec![model], slots: None, forwards: false, make: Some(Make::WORKER) }
     }
 }
 
@@ -182,7 +198,7 @@ impl Workers {
     /// One more, that was not met yet.
     pub fn add(&mut self, name: Arc<str>) -> WorkerIndex {
         let index = WorkerIndex(u32::try_from(self.list.len()).unwrap_or(u32::MAX));
-        let offer = Offer { models: Vec::new(), slots: None, forwards: false };
+        let offer = Offer { models: Vec::new(), slots: None, forwards: false, make: None };
         let (life, presence, draining) = (None, Presence::Unknown, false);
         self.list.push(WorkerState { name, life, presence, draining, device_lost: None, offer, clock: None });
         index

@@ -20,6 +20,7 @@ mod ahead;
 mod attempt;
 mod crossing;
 mod grace;
+mod reported;
 mod worker;
 
 use again::unreleased;
@@ -187,7 +188,7 @@ impl Run {
     pub(crate) fn waste_bound(&self) -> Option<u64> {
         match self.guarantee()? {
             Guarantee::Confirmed | Guarantee::Observed => Some(0),
-            _ => self.attempts.iter().filter(|a| !a.released).map(|a| a.ahead.map(|ahead| ahead.tokens())).sum(),
+            _ => self.attempts.iter().filter(|a| !a.released).map(|a| a.bound.or(a.ahead.map(|ahead| ahead.tokens()))).sum(),
         }
     }
 

@@ -189,7 +189,7 @@ options! {
     worker: Workers, "HOST:PORT,..." = Workers::default(),
         "Where a gateway's workers are; as a flag it may be given more than once. They need not be there yet. At least one worker or one upstream is needed.";
     upstream: Upstreams, "URL[,WORD=VALUE]..." = Upstreams::default(),
-        "Engines that others wrote, which a gateway drives over HTTP (docs/upstreams.md): vLLM, SGLang, llama.cpp, anything OpenAI-compatible. Several have blanks between them, or the flag is given more than once; in the file they may be `[[upstream]]` tables. The words are listed below.";
+        "Engines that others wrote, which a gateway drives over HTTP (docs/upstreams.md): vLLM, SGLang, llama.cpp, anything OpenAI-compatible, another kvit. Several have blanks between them, or the flag is given more than once; in the file they may be `[[upstream]]` tables. The words are listed below.";
     affinity_bytes: usize, "BYTES" = 1024,
         "Bytes of a prompt's beginning (the instructions and the user's first words) by which one of several workers is preferred, which may have computed it before; `prompt_cache_key` stands in its place. 0 to prefer none.";
     affinity_load_percent: u32, "PERCENT" = 125,

@@ -1,5 +1,6 @@
 //! The binary as a person or a script meets it: real processes, their output and their exit codes.
 
+mod behind;
 mod commands;
 mod conformance;
 mod control;

@@ -141,7 +141,7 @@ fn models_are_known_once_and_names_are_told_apart() {
 fn engines(slots: &[u32]) -> Workers {
     let mut workers = Workers::default();
     for (index, slots) in (0..).zip(slots) {
-        let offer = Offer { models: vec![model("m"), model("n")], slots: Some(*slots), forwards: true };
+        let offer = Offer { models: vec![model("m"), model("n")], slots: Some(*slots), forwards: true, make: None };
         let worker = workers.add(name("?"));
         assert_eq!(workers.here(worker, Incarnation(index), offer, format!("10.0.0.{index}:8000").into()), None);
     }

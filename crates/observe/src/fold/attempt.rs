@@ -45,6 +45,8 @@ pub(crate) struct AttemptFold {
     pub(super) void: bool,
     /// What it can still compute; `None` if nobody has said what was asked for.
     pub(super) ahead: Option<Ahead>,
+    /// The same, as another kvit says it that had the attempt.
+    pub(super) bound: Option<u64>,
 }
 
 impl AttemptFold {
@@ -61,6 +63,7 @@ impl AttemptFold {
             released: false,
             void: false,
             ahead: None,
+            bound: None,
         }
     }
 }

@@ -8,6 +8,7 @@ mod journal;
 mod metrics;
 mod open_metrics;
 mod reach;
+mod reported;
 mod sessions;
 mod steps;
 mod story;

@@ -43,6 +43,8 @@ impl TryFrom<&Up> for Message {
             Up::Snapshot { .. } => return Err(Error::NotInSession { message: "Snapshot" }),
             // A worker of this protocol says `Released`.
             Up::LetGo { .. } => return Err(Error::NotInSession { message: "LetGo" }),
+            // And sends its records.
+            Up::Reported { .. } => return Err(Error::NotInSession { message: "Reported" }),
         })
     }
 }

@@ -34,6 +34,14 @@ pub(super) enum End {
 }
 
 impl End {
+    /// Why it was given up, if it was.
+    pub(super) fn cancelled(&self) -> Option<Cause> {
+        match self {
+            End::Cancelled(cause) => Some(*cause),
+            _ => None,
+        }
+    }
+
     /// Whether it says itself that the engine has nothing of the request. A failure may be that of a hop before the engine, which gives an error
     /// of its own while the engine goes on.
     // contract: C-29

@@ -15,7 +15,8 @@ use lifecycle::{AttemptId, Cause, Guarantee, Outcome, StepId};
 use tokio::sync::watch;
 
 use super::judge::End;
-use super::{Shared, Task, ask, held, judge, tell};
+use super::proof::Left;
+use super::{Met, Shared, Task, ask, held, judge, tell};
 use crate::abort::RequestName;
 use crate::client::{Answer, CallError, Limits, Sent};
 use crate::evidence::Tokens;
@@ -41,6 +42,12 @@ pub(super) struct Run {
     pub(super) finished: u32,
     pub(super) unfinished: BTreeSet<u32>,
     asked: u32,
+    /// What it is called there.
+    name: RequestName,
+    /// What it was known to be when the run was sent.
+    sent: Option<Arc<Met>>,
+    /// It has begun an answer that is no refusal.
+    taken: bool,
     /// The stream's proper end was read.
     pub(super) done: bool,
     /// An event before it was neither JSON nor anything else that a stream may have.
@@ -56,7 +63,6 @@ pub(super) struct Run {
 
 pub(super) async fn run(shared: Arc<Shared>, (submit, epoch): (Submit, u64), mut cancelled: watch::Receiver<Option<Cause>>) {
     let number = submit.number;
-    let name = RequestName(submit.request_name());
     let (path, body, forwarded) = match &submit.prompt {
         Prompt::Forward(forward) => (forward.path.clone(), ask::capped(forward, &submit.params, &shared.config), true),
         _ => match ask::request(&submit, shared.config.cap) {
@@ -69,7 +75,7 @@ pub(super) async fn run(shared: Arc<Shared>, (submit, epoch): (Submit, u64), mut
     let tokens = held(&shared.ledger).sent(number, shared.now());
     let mut run = Run::new(&shared, &submit, forwarded, tokens);
     let mut headers = HeaderMap::new();
-    let body = shared.aborter().name(name, &mut headers, body);
+    let body = shared.aborter().name(run.name, &mut headers, body);
     headers.extend(shared.time_left(&submit.deadlines));
     let before = *cancelled.borrow_and_update();
     let end = match before {
@@ -89,7 +95,7 @@ pub(super) async fn run(shared: Arc<Shared>, (submit, epoch): (Submit, u64), mut
     if end.is_proven() {
         held(&shared.ledger).ended(number);
     } else {
-        shared.tell_engine(name, || tell::asks(&path, &submit.prompt), shared.limits());
+        shared.tell_engine(run.name, || tell::asks(&path, &submit.prompt), shared.limits());
     }
     run.end(end, number, epoch);
 }
@@ -157,6 +163,9 @@ impl Run {
             finished: 0,
             unfinished: BTreeSet::new(),
             asked: submit.params.n,
+            name: RequestName(submit.request_name()),
+            sent: shared.capabilities(),
+            taken: false,
             done: false,
             garbled: false,
             pattern: Pattern::default(),
@@ -199,8 +208,9 @@ impl Run {
     }
 
     /// Passes the head of an answer on.
-    fn head(&self, answer: &mut Answer) {
+    fn head(&mut self, answer: &mut Answer) {
         let status = answer.status;
+        self.taken = (200..300).contains(&status);
         if self.forwarded || (200..300).contains(&status) {
             self.shared.say(Up::Accepted { attempt: self.attempt.clone(), prompt_tokens: 0 });
         }
@@ -278,11 +288,15 @@ impl Run {
             // It says nothing of the engine; that one cannot be reached is asked after.
             End::Cancelled(_) | End::Unsent(_) | End::NotSent(_) => {}
         }
-        let proven = end.is_proven();
+        let (proven, cancelled) = (end.is_proven(), end.cancelled());
+        let keeps_record = self.sent.take().filter(|met| met.keeps_records());
         let outcome = match end {
             End::Said(outcome) => outcome,
             End::Cancelled(cause) => {
-                shared.say(Up::CancelAcknowledged { attempt: attempt.clone(), won: Some(cause) });
+                // Another kvit says itself that it has it.
+                if keeps_record.is_none() {
+                    shared.say(Up::CancelAcknowledged { attempt: attempt.clone(), won: Some(cause) });
+                }
                 Outcome::of(cause)
             }
             End::Unsent(cause) => {
@@ -306,6 +320,10 @@ impl Run {
         if proven {
             // The engine's own end of the answer.
             shared.say(Up::LetGo { attempt, guarantee: Guarantee::Observed });
+        } else if let Some(sent) = keeps_record {
+            held(&shared.ledger).ended(number);
+            let closed = shared.now();
+            shared.prove(Left { number, attempt, name: self.name, sent, shown: self.counted, taken: self.taken, cancelled, closed });
         } else {
             // Only now: a verdict that came before somebody could be told of it would be lost, and its slot with it.
             held(&shared.ledger).closed(number, shared.now());

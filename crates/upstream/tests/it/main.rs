@@ -7,6 +7,7 @@ mod connecting;
 mod engine;
 mod leaving;
 mod real;
+mod record;
 mod routing;
 mod script;
 mod scripted;

@@ -20,6 +20,7 @@ mod ahead;
 mod attempt;
 mod crossing;
 mod grace;
+mod left;
 mod worker;
 
 use again::unreleased;

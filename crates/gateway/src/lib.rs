@@ -24,6 +24,7 @@ mod joining;
 mod keeping;
 mod keys;
 mod links;
+mod look;
 mod moments;
 mod outside;
 mod places;

@@ -48,6 +48,8 @@ pub enum Command {
     Alerts(AlertsArgs),
     /// Show what was computed for nobody, and what an answer costs.
     Waste(WasteArgs),
+    /// Say what is the matter: one verdict, with its evidence and what to do (exit code 1 for a fault, 2 if nobody can tell).
+    Diagnose(Box<crate::cmd::diagnose::DiagnoseArgs>),
     /// Estimate the tokens that are computed in vain while the word of a hang-up travels.
     Estimate(EstimateArgs),
     /// Play gateways and workers on a hostile network, from a seed, and check every clause.

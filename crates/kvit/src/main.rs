@@ -56,6 +56,7 @@ fn run(cli: Cli) -> Result<(), Failure> {
         }
         Command::Alerts(args) => cmd::alerts::run(&args),
         Command::Waste(args) => cmd::waste::run(&args),
+        Command::Diagnose(args) => cmd::diagnose::run(&args),
         Command::Estimate(args) => cmd::estimate::run(&args),
         Command::Sim(args) => cmd::sim::run(&args),
         Command::Museum(args) => cmd::museum::run(&args),

@@ -20,7 +20,11 @@ mod ahead;
 mod attempt;
 mod crossing;
 mod grace;
+<<<<<<< HEAD
 mod reported;
+=======
+mod left;
+>>>>>>> diag
 mod worker;
 
 use again::unreleased;

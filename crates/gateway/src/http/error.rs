@@ -100,6 +100,13 @@ impl ApiError {
         ApiError::new(StatusCode::UNAUTHORIZED, "invalid_request_error", message).code("invalid_api_key")
     }
 
+    /// A 403: it is about runs of every tenant, and the key is not an operator's.
+    // contract: C-30
+    pub(crate) fn operators_only() -> ApiError {
+        let why = "this is for operators: it names runs of every tenant; the key's table needs `operator = true`";
+        ApiError::new(StatusCode::FORBIDDEN, "invalid_request_error", why).code("operators_only")
+    }
+
     /// Why the run store's answer is none.
     pub(crate) fn store(why: store::StoreError) -> ApiError {
         match why {

@@ -5,6 +5,7 @@ pub mod bench;
 mod child;
 pub mod conformance;
 pub mod demo;
+pub mod diagnose;
 pub mod estimate;
 pub mod explore;
 pub mod gateway;

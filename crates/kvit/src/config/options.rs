@@ -53,6 +53,13 @@ macro_rules! options {
             $(OptionDoc { key: stringify!($key), kind: $word, default: || { let value: $kind = $default; value.to_string() }, about: $about },)+
         ];
 
+        impl ServeConfig {
+            /// Every option's value as text, in the reference's order.
+            pub(super) fn values(&self) -> Vec<String> {
+                vec![$(self.$key.to_string(),)+]
+            }
+        }
+
         impl ServeFlags {
             /// This source laid over `below`.
             pub fn or(self, below: ServeFlags) -> ServeFlags {

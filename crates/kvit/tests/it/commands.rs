@@ -148,6 +148,7 @@ fn every_command_that_answers_has_a_machines_form() {
         "runs",
         "alerts",
         "waste",
+        "diagnose",
         "estimate",
         "sim explore",
         "museum",

@@ -7,6 +7,7 @@ mod control;
 mod damaged;
 mod deadlines;
 mod demo;
+mod diagnose;
 mod documents;
 mod drain;
 mod endings;

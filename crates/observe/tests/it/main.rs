@@ -1,6 +1,8 @@
 //! The journal and its views, seen through the public API: what is recorded is what every view shows.
 
 mod alerts;
+mod diagnose;
+mod diagnose_engine;
 mod documents;
 mod graces;
 mod hands;

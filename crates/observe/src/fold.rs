@@ -20,11 +20,8 @@ mod ahead;
 mod attempt;
 mod crossing;
 mod grace;
-<<<<<<< HEAD
-mod reported;
-=======
 mod left;
->>>>>>> diag
+mod reported;
 mod worker;
 
 use again::unreleased;

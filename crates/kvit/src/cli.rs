@@ -38,7 +38,7 @@ pub enum Command {
     Model(ModelCommand),
     /// Show on a server of its own what becomes of callers that leave: seven scenes over real sockets, in under a minute.
     Demo(crate::cmd::demo::DemoArgs),
-    /// Show a run's timeline: when its caller left, when compute stopped, when its blocks came back.
+    /// Show runs' timelines: when a caller left, when compute stopped, when the blocks came back.
     Trace(TraceArgs),
     /// Show where every KV block is.
     Kv(KvArgs),
@@ -158,11 +158,15 @@ pub struct Ask {
     pub json: bool,
 }
 
-/// `kvit trace RUN`
+/// `kvit trace RUN...`
 #[derive(Debug, Args)]
 pub struct TraceArgs {
-    /// The run's id, as `X-Request-Id` or `kvit runs` gave it.
-    pub run: String,
+    /// The runs' ids, as `X-Request-Id` or `kvit runs` gave them.
+    #[arg(required = true, value_name = "RUN")]
+    pub runs: Vec<String>,
+    /// Write the runs into this file as a trace for Perfetto (ui.perfetto.dev): their phases, milestones and steps, and the blocks meanwhile.
+    #[arg(long, value_name = "FILE", conflicts_with = "json")]
+    pub perfetto: Option<PathBuf>,
     /// Server and form.
     #[command(flatten)]
     pub ask: Ask,

@@ -30,6 +30,7 @@ mod leaving_guest;
 mod leaving_matrix;
 mod lost;
 mod outside;
+mod perfetto;
 mod pipelined;
 mod prometheus;
 mod raced;

@@ -40,6 +40,8 @@ pub enum Command {
     Demo(crate::cmd::demo::DemoArgs),
     /// Show runs' timelines: when a caller left, when compute stopped, when the blocks came back.
     Trace(TraceArgs),
+    /// Watch a server in the terminal: runs, blocks, waste, and whether anything is wrong.
+    Top(TopArgs),
     /// Show where every KV block is.
     Kv(KvArgs),
     /// List runs, newest first.
@@ -170,6 +172,26 @@ pub struct TraceArgs {
     /// Server and form.
     #[command(flatten)]
     pub ask: Ask,
+}
+
+/// `kvit top`
+#[derive(Debug, Args)]
+pub struct TopArgs {
+    /// Seconds between two looks at the server.
+    #[arg(long, value_name = "SECONDS", default_value_t = 1.0, value_parser = interval)]
+    pub interval: f64,
+    /// Print one frame as text, in the terminal's size or that of COLUMNS and LINES, and end.
+    #[arg(long)]
+    pub once: bool,
+    /// Server and form; JSON is of one look.
+    #[command(flatten)]
+    pub ask: Ask,
+}
+
+/// Seconds between two looks.
+fn interval(text: &str) -> Result<f64, String> {
+    let seconds = text.parse().ok().filter(|seconds| (0.2..=3600.0).contains(seconds));
+    seconds.ok_or_else(|| "must be a number of seconds from 0.2 to 3600".to_owned())
 }
 
 /// `kvit kv`

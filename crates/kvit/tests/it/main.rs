@@ -41,6 +41,8 @@ mod soak;
 mod stalled;
 mod storm;
 mod tap;
+mod top;
+mod top_terminal;
 mod verify;
 mod worker;
 

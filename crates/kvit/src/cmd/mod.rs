@@ -22,6 +22,7 @@ pub mod sim;
 pub mod soak;
 mod stored;
 pub mod tap;
+pub mod top;
 pub mod trace;
 pub mod verify;
 pub mod waste;

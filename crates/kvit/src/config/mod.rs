@@ -37,11 +37,11 @@ pub const OTHER_VARIABLES: &[(&str, &str)] = &[
     ),
     (
         "KVIT_API_KEY",
-        "The key that `trace`, `kv`, `runs`, `alerts`, `waste`, `diagnose` and `soak` show to a server that has keys. It is no flag, for everybody on the machine sees flags.",
+        "The key that `trace`, `top`, `kv`, `runs`, `alerts`, `waste`, `diagnose` and `soak` show to a server that has keys. It is no flag, for everybody on the machine sees flags.",
     ),
     (
         "KVIT_SERVER",
-        "The server that `trace`, `kv`, `runs`, `alerts`, `waste`, `diagnose` and `soak` ask, where `--server URL` does not name one.",
+        "The server that `trace`, `top`, `kv`, `runs`, `alerts`, `waste`, `diagnose` and `soak` ask, where `--server URL` does not name one.",
     ),
 ];
 

@@ -144,6 +144,7 @@ fn every_command_that_answers_has_a_machines_form() {
         "model inspect",
         "demo",
         "trace",
+        "top",
         "kv",
         "runs",
         "alerts",

@@ -32,6 +32,7 @@ mod leaving_guest;
 mod leaving_matrix;
 mod lost;
 mod outside;
+mod perfetto;
 mod pipelined;
 mod prometheus;
 mod raced;
@@ -42,6 +43,8 @@ mod soak;
 mod stalled;
 mod storm;
 mod tap;
+mod top;
+mod top_terminal;
 mod verify;
 mod worker;
 

@@ -21,7 +21,7 @@ impl Double {
     /// `rustc` is not there, or does not compile it; in its words.
     pub fn new(folder: &Path) -> Result<Double, String> {
         let (source, library, said) = (folder.join("nvml_double.rs"), folder.join("libnvml_double.so"), folder.join("gpus"));
-        let text = include_str!("double/library.rs").replace("SAID", &said.display().to_string());
+        let text = include_str!("double/library.rs.txt").replace("SAID", &said.display().to_string());
         std::fs::write(&source, text).map_err(|e| e.to_string())?;
         std::fs::write(&said, "").map_err(|e| e.to_string())?;
         let rustc = std::env::var_os("RUSTC").unwrap_or_else(|| "rustc".into());

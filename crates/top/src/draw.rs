@@ -84,7 +84,7 @@ pub(crate) fn draw(frame: &mut Frame<'_>, state: &State) {
         let most = lines.len().saturating_sub(usize::from(at.height)) as u16;
         put(buffer, at, &lines, state.scroll.min(most));
         if plan.runs.is_some() {
-            (at.top()..at.bottom()).for_each(|y| _ = buffer.set_string(at.x - 1, y, "│", ink.dim()));
+            (at.top()..at.bottom()).for_each(|y| buffer.set_string(at.x - 1, y, "│", ink.dim()));
         }
     }
     if state.look.trouble.is_some() {

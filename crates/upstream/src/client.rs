@@ -32,7 +32,9 @@ use super::pool::Pool;
 pub use super::errors::{CallError, Lost, NotSent};
 
 /// Headers of an answer that say something to the caller. Names that end in `-` are beginnings.
-const PASSED_ON: [&str; 6] = ["retry-after", "retry-after-ms", "x-should-retry", "x-ratelimit-", "openai-", "anthropic-ratelimit-"];
+/// `metadata` is vLLM's, and says where in an answer of bytes which embedding stands.
+const PASSED_ON: [&str; 7] =
+    ["retry-after", "retry-after-ms", "x-should-retry", "x-ratelimit-", "openai-", "anthropic-ratelimit-", "metadata"];
 /// What belongs to one connection, or is this client's own to say.
 const OURS: [HeaderName; 12] = [
     header::HOST,

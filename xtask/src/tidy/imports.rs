@@ -15,13 +15,30 @@ const MAY_DEPEND: &[(&str, &[&str])] = &[
     ("gateway", &["lifecycle", "observe", "protocol", "store"]),
     ("upstream", &["lifecycle", "observe", "gateway"]),
     // It judges from outside: nothing that it judges can be seen from it.
-    ("verify", &["lifecycle", "observe", "protocol"]),
+    ("verify", &["lifecycle", "observe", "protocol", "gpu"]),
+    // What the driver says of this machine.
+    ("gpu", &[]),
     ("sim", &["lifecycle", "kv", "engine"]),
     // It shows what the API says.
     ("top", &["lifecycle", "observe"]),
     (
         "kvit",
-        &["lifecycle", "kv", "engine", "model", "observe", "protocol", "worker", "store", "gateway", "upstream", "verify", "sim", "top"],
+        &[
+            "lifecycle",
+            "kv",
+            "engine",
+            "model",
+            "observe",
+            "protocol",
+            "worker",
+            "store",
+            "gateway",
+            "upstream",
+            "verify",
+            "sim",
+            "top",
+            "gpu",
+        ],
     ),
     ("xtask", &[]),
 ];

@@ -32,7 +32,7 @@ mod tests {
         let mut flags = ServeFlags::default();
         let given = [
             ("host", "10.9.8.7"),
-            ("model", "/home/alice/secret.gguf"),
+            ("model", "/models/alice/secret.gguf"),
             ("store", "postgres://alice:pa55word@db/kvit"),
             ("kv_blocks", "77"),
         ];

@@ -25,6 +25,9 @@ pub(super) enum End {
     Cancelled(Cause),
     /// The same, before a byte of it was taken.
     Unsent(Cause),
+    /// It was told as given up by somebody behind the URL, where nobody here had asked for that: a hop, or another kvit. That is no failure, and
+    /// says nothing of the engine.
+    GivenUp(Outcome),
     /// Nothing was sent that could have an effect: there was no way to it.
     NotSent(NotSent),
     /// It broke off, or is not what was asked for.
@@ -49,7 +52,7 @@ impl End {
         match self {
             End::Said(outcome) => outcome.cause != Cause::UpstreamError,
             End::Unsent(_) | End::NotSent(_) | End::Unwelcome(_) => true,
-            End::Cancelled(_) | End::Lost(_) => false,
+            End::Cancelled(_) | End::GivenUp(_) | End::Lost(_) => false,
         }
     }
 }
@@ -70,7 +73,10 @@ pub(super) fn broken_off(error: &CallError) -> Reason {
 }
 
 /// Why an answer that is no error cannot be what was asked for, by what it says that it is.
-pub(super) fn unfit(answer: &Answer, forwarded: bool) -> Option<String> {
+///
+/// A path that does not `complete` anything may answer in bytes (vLLM's embeddings with `encoding_format: "bytes"`); a page of text is nobody's
+/// answer.
+pub(super) fn unfit(answer: &Answer, forwarded: bool, completes: bool) -> Option<String> {
     if answer.status < 200 {
         return Some(format!("the engine's answer is nothing but status {}, which nobody asked it for", answer.status));
     }
@@ -81,7 +87,8 @@ pub(super) fn unfit(answer: &Answer, forwarded: bool) -> Option<String> {
         return None;
     }
     let kind = answer.content_type.as_deref().unwrap_or("none");
-    let is_json = kind == "none" || kind.split(';').next().is_some_and(|kind| kind.trim().to_ascii_lowercase().ends_with("json"));
+    let plain = kind.split(';').next().unwrap_or_default().trim().to_ascii_lowercase();
+    let is_json = kind == "none" || plain.ends_with("json") || (!completes && !plain.starts_with("text/"));
     let shown = || kind.chars().take(WORDS_MAX).collect::<String>();
     match (forwarded, is_json) {
         (true, true) => None,

@@ -190,6 +190,8 @@ impl Run {
             }
         }
         let is_good = (200..300).contains(&answer.status);
+        // What says that it is something else may be read by whoever asked for that.
+        let is_json = answer.content_type.as_deref().is_none_or(|kind| kind.to_ascii_lowercase().contains("json"));
         if whole.is_empty() && is_good {
             return Err("the engine's answer is empty".to_owned().into());
         }
@@ -200,13 +202,13 @@ impl Run {
             }
             // A hop that streams may tell a failure so, behind a head that was sent before it knew.
             self.complaint = said.error.as_ref().map(judge::words);
-            if is_good && self.wants_stream && said.error.is_none() && said.choices.is_empty() {
-                return Err("the engine's answer to a request for a stream is no completion".to_owned().into());
+            if is_good && self.completes && said.error.is_none() && said.choices.is_empty() {
+                return Err("the engine's answer is no completion".to_owned().into());
             }
-        } else if is_good && serde_json::from_slice::<serde::de::IgnoredAny>(&whole).is_err() && mended(&whole).is_none() {
+        } else if is_good && is_json && serde_json::from_slice::<serde::de::IgnoredAny>(&whole).is_err() && mended(&whole).is_none() {
             return Err("the engine's answer is no JSON".to_owned().into());
-        } else if is_good && self.wants_stream {
-            return Err("the engine's answer to a request for a stream is no completion".to_owned().into());
+        } else if is_good && self.completes {
+            return Err("the engine's answer is no completion".to_owned().into());
         }
         if let Some(last) = last.filter(|_| self.forwarded) {
             // All of its tokens are delivered with its end.

@@ -31,6 +31,8 @@ pub(super) struct Run {
     pub(super) worded: bool,
     /// A forwarded request for a completion in events.
     pub(super) wants_stream: bool,
+    /// A forwarded request for a completion, in events or not.
+    pub(super) completes: bool,
     pub(super) tokens: Arc<Tokens>,
     pub(super) usage: Usage,
     /// Tokens counted by their events.
@@ -154,6 +156,7 @@ impl Run {
             attempt: submit.attempt.clone(),
             forwarded,
             worded: matches!(&submit.prompt, Prompt::Worded(_)),
+            completes: matches!(&submit.prompt, Prompt::Forward(forward) if ask::generates(&forward.path)),
             wants_stream: matches!(&submit.prompt, Prompt::Forward(forward) if forward.stream && ask::generates(&forward.path)),
             tokens,
             usage: Usage::default(),
@@ -187,7 +190,7 @@ impl Run {
             self.shared.is_litellm.store(true, Ordering::Release);
         }
         let (status, is_events) = (answer.status, answer.is_event_stream());
-        if let Some(why) = judge::unfit(&answer, self.forwarded) {
+        if let Some(why) = judge::unfit(&answer, self.forwarded, self.completes) {
             return End::Lost(why.into());
         }
         if matches!(status, 401 | 403) {
@@ -249,6 +252,8 @@ impl Run {
             200..=299 => {}
             // Nobody but a hop that gave up says so.
             408 => return End::Said(theirs.because(Cause::UpstreamError)),
+            // contract: C-29. Another kvit says so as soon as it knows the end, and not when it has let go; nginx logs it, and sends it to nobody.
+            499 => return End::GivenUp(theirs.because(Cause::UpstreamError)),
             429 => return End::Said(theirs.because(Cause::QueueFull)),
             400..=499 => return End::Said(theirs.because(Cause::Invalid)),
             _ => return End::Said(theirs.because(Cause::UpstreamError)),
@@ -286,12 +291,12 @@ impl Run {
                 shared.wonder();
             }
             // It says nothing of the engine; that one cannot be reached is asked after.
-            End::Cancelled(_) | End::Unsent(_) | End::NotSent(_) => {}
+            End::Cancelled(_) | End::GivenUp(_) | End::Unsent(_) | End::NotSent(_) => {}
         }
         let (proven, cancelled) = (end.is_proven(), end.cancelled());
         let keeps_record = self.met.take().filter(|met| met.keeps_records());
         let outcome = match end {
-            End::Said(outcome) => outcome,
+            End::Said(outcome) | End::GivenUp(outcome) => outcome,
             End::Cancelled(cause) => {
                 // Another kvit says itself that it has it.
                 if keeps_record.is_none() {

@@ -71,8 +71,12 @@ fn faults() -> Vec<Fault> {
         let switched = vec![send("HTTP/1.1 101 Switching Protocols\r\nconnection: upgrade\r\nupgrade: h2c\r\n\r\n"), Step::UntilClosed];
         all.push(fault("another protocol", stream, switched, (502, error, "101")));
     }
-    let list = vec![reply("200 OK", "application/json", r#"{"object":"list","data":[]}"#)];
-    all.push(fault("JSON that is no completion", true, list, (502, error, "no completion")));
+    for stream in [true, false] {
+        for body in [r#"{"object":"list","data":[]}"#, "{}", "[]", r#"{"detail":"later"}"#] {
+            let other = vec![reply("200 OK", "application/json", body)];
+            all.push(fault("JSON that is no completion", stream, other, (502, error, "no completion")));
+        }
+    }
     let events = |steps: Vec<Step>| [vec![stream_head(), chunk(TOKEN)], steps].concat();
     for (name, steps, code, says) in [
         ("hangs within the stream", events(vec![Step::UntilClosed]), "upstream_timeout", "no byte came"),
@@ -152,6 +156,47 @@ async fn each_fault_is_told_and_leaves_nothing() {
     while let Some(told) = all.join_next().await {
         told.expect("as it should be");
     }
+}
+
+/// vLLM's embeddings come in bytes where that is asked for, with a header that says where each stands.
+#[tokio::test(flavor = "multi_thread")]
+async fn embeddings_in_bytes_pass_as_they_come_and_a_page_of_text_is_none() {
+    let bytes =
+        "HTTP/1.1 200 OK\r\ncontent-type: application/octet-stream\r\nmetadata: {\"data\":[]}\r\ncontent-length: 4\r\n\r\n\u{1}\u{2}{\u{3}";
+    let engine = Engine::always(Kind::OpenAi, vec![send(bytes)]).await;
+    let stand = before(&engine, quick).await;
+    let body = json!({"model": stand::MODEL, "input": "x", "encoding_format": "bytes"});
+    for id in ["r1", "r2", "r3", "r4", "r5", "r6", "r7"] {
+        let reply = stand::request(stand.addr, "POST", "/v1/embeddings", &format!("x-request-id: {id}\r\n"), &body.to_string()).await;
+        assert_eq!((reply.status, reply.body.as_str()), (200, "\u{1}\u{2}{\u{3}"), "{reply:?}");
+        assert!(reply.head.contains("application/octet-stream") && reply.head.contains("metadata: {\"data\":[]}"), "{reply:?}");
+        assert_eq!(stand.settled(id).await["outcome"]["kind"], "completed");
+    }
+    let page = Engine::always(Kind::OpenAi, vec![reply("200 OK", "text/html", "<html>hello</html>")]).await;
+    let stand = before(&page, quick).await;
+    let reply = stand::request(stand.addr, "POST", "/v1/embeddings", "", &body.to_string()).await;
+    assert!(reply.status == 502 && reply.body.contains("text/html"), "{reply:?}");
+}
+
+/// Another kvit says 499 as soon as it knows that a run is cancelled, and not when it has let go. That proves nothing, and is no failure.
+// contract: C-29
+#[tokio::test(flavor = "multi_thread")]
+async fn what_somebody_behind_the_url_gave_up_proves_nothing_and_opens_no_circuit() {
+    let engine = Engine::always(
+        Kind::OpenAi,
+        vec![reply("499 Client Closed Request", "application/json", r#"{"error":{"code":"cancel_requested"}}"#)],
+    )
+    .await;
+    let stand = before(&engine, quick).await;
+    for number in 0..8 {
+        let id = format!("r{number}");
+        let reply = ask(&stand, &id, number % 2 == 0, &json!({})).await;
+        assert!(reply.status == 499 && reply.body.contains("cancel_requested"), "{reply:?}");
+        let run = stand.settled(&id).await;
+        assert_eq!((&run["outcome"]["kind"], &run["guarantee"]), (&json!("failed"), &json!("best_effort")), "{run}");
+    }
+    assert_eq!(engine.asked(), 8, "its circuit is closed");
+    stand.nothing_is_left(&[&engine]).await;
 }
 
 // contract: C-6
@@ -326,7 +371,9 @@ async fn what_is_not_quite_json_passes_as_it_came() {
     // A list is no object, and of an embedding nothing needs to be read.
     let engine = Engine::always(Kind::OpenAi, vec![reply("200 OK", "application/json", "[NaN]")]).await;
     let stand = before(&engine, quick).await;
-    assert_eq!(ask(&stand, "r1", false, &json!({})).await.body, "[NaN]");
+    let body = json!({"model": stand::MODEL, "input": "x"}).to_string();
+    let reply = stand::request(stand.addr, "POST", "/v1/embeddings", "", &body).await;
+    assert_eq!((reply.status, reply.body.as_str()), (200, "[NaN]"));
     stand.nothing_is_left(&[&engine]).await;
 }
 

@@ -29,8 +29,6 @@ pub(super) struct Run {
     pub(super) forwarded: bool,
     /// Calls and log-probabilities are read of its answer.
     pub(super) worded: bool,
-    /// A forwarded request for a completion in events.
-    pub(super) wants_stream: bool,
     /// A forwarded request for a completion, in events or not.
     pub(super) completes: bool,
     pub(super) tokens: Arc<Tokens>,
@@ -157,7 +155,6 @@ impl Run {
             forwarded,
             worded: matches!(&submit.prompt, Prompt::Worded(_)),
             completes: matches!(&submit.prompt, Prompt::Forward(forward) if ask::generates(&forward.path)),
-            wants_stream: matches!(&submit.prompt, Prompt::Forward(forward) if forward.stream && ask::generates(&forward.path)),
             tokens,
             usage: Usage::default(),
             counted: 0,

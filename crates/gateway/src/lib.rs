@@ -25,6 +25,7 @@ mod keeping;
 mod keys;
 mod links;
 mod moments;
+mod otlp;
 mod outside;
 mod places;
 mod pulse;
@@ -54,6 +55,7 @@ pub use http::forward::prompts;
 pub use http::mended::mended;
 pub use keys::{KEYS_MAX, Key, Keys, SECRET_MAX_LEN, SECRET_MIN_LEN, SecretDigest};
 pub use moments::MomentsConfig;
+pub use otlp::{OtlpConfig, OtlpEndpoint, OtlpHeaders, OtlpProtocol};
 pub use outside::{HookEvent, UrlPrefixes, Webhook, Webhooks};
 pub use wire::{Connecting, Identity, Network, System, WireConfig, drain, link, link_over};
 

@@ -40,6 +40,7 @@ mod soak;
 mod stalled;
 mod storm;
 mod tap;
+mod traces;
 mod verify;
 mod worker;
 

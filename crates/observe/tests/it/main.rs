@@ -7,6 +7,7 @@ mod hands;
 mod journal;
 mod metrics;
 mod open_metrics;
+mod otlp;
 mod reach;
 mod sessions;
 mod steps;

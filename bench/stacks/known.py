@@ -45,6 +45,11 @@ def wavers(engine, name, *cells):
     return name in ENGINES.get(engine, NOTHING).may and all(own)
 
 
+def fills(name, first, second):
+    """Whether memory that may have been a leak the first time is a pool that had filled by the second."""
+    return name == "memory" and (first["verdict"], second["verdict"]) == ("not_proven", "pass")
+
+
 def side(lost_at):
     """The hop that had the departure: the left side of the boundary."""
     return lost_at.split(" → ")[0] if lost_at else None

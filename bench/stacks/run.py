@@ -162,7 +162,7 @@ def differences(first, second):
         for name, cell in first[what].items():
             again = second[what].get(name)
             if not again or verdict(cell) != verdict(again):
-                own = again and known.wavers(first["engine"], name, cell, again)
+                own = again and (known.wavers(first["engine"], name, cell, again) or known.fills(name, cell, again))
                 (wavers if own else differs).append(f"{name}: {known.shown(cell)}, then {known.shown(again)}")
     return differs, wavers
 

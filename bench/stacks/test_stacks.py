@@ -81,6 +81,12 @@ class Comparing(unittest.TestCase):
         self.assertEqual([len(lines) for lines in run.differences(of(cell()), of(lost("nginx → llamacpp")))], [1, 0])
         self.assertEqual([len(lines) for lines in run.differences(of(cell()), of(cell("not_proven", why="x")))], [1, 0])
 
+    def test_a_pool_that_filled_the_first_time_is_well_the_second_and_not_the_other_way_round(self):
+        of = lambda memory: {**result("kvit-serve", "kvit"), "checks": {"memory": memory}}  # noqa: E731
+        grew, well = {"verdict": "not_proven", "why": "it grew"}, {"verdict": "pass", "why": ""}
+        self.assertEqual([len(lines) for lines in run.differences(of(grew), of(well))], [0, 1])
+        self.assertEqual([len(lines) for lines in run.differences(of(well), of(grew))], [1, 0])
+
 
 class Writing(unittest.TestCase):
     def found(self):

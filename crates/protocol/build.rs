@@ -12,11 +12,13 @@ use prost::Message;
 
 const FILES: [&str; 2] = ["kvit/worker/v1/session.proto", "kvit/v1/runs.proto"];
 /// Messages of both packages, and the two choices of a prompt, whose contents must not reach a log.
-const QUIET: [&str; 14] = [
+const QUIET: [&str; 16] = [
     ".kvit.worker.v1.Turn",
     ".kvit.worker.v1.Text",
     ".kvit.worker.v1.Tokens",
     ".kvit.worker.v1.Forward",
+    ".kvit.worker.v1.Worded",
+    ".kvit.worker.v1.Called",
     ".kvit.worker.v1.Passed",
     ".kvit.worker.v1.Delta",
     ".kvit.worker.v1.Logprob",

@@ -3,7 +3,7 @@ API answers, into openai-responses.schema.json. Not a test: run it by hand when 
 
     python3 tests/sdk/cut_schema.py openapi.json COMMIT > tests/sdk/openai-responses.schema.json
 
-What is cut: descriptions, examples, and of each union the members that kvit never says (tools, reasoning, images, ...). Nothing is added but
+What is cut: descriptions, examples, and of each union the members that kvit never says (hosted tools, reasoning, images, ...). Nothing is added but
 `discriminator`s' meaning, which JSON Schema has no word for: a union says which of its members must fit.
 """
 
@@ -14,20 +14,25 @@ import sys
 ROOTS = [
     "Response", "ResponseItemList", "ResponseCreatedEvent", "ResponseQueuedEvent", "ResponseInProgressEvent", "ResponseOutputItemAddedEvent",
     "ResponseContentPartAddedEvent", "ResponseTextDeltaEvent", "ResponseTextDoneEvent", "ResponseContentPartDoneEvent",
-    "ResponseOutputItemDoneEvent", "ResponseCompletedEvent", "ResponseFailedEvent", "ResponseIncompleteEvent",
+    "ResponseOutputItemDoneEvent", "ResponseFunctionCallArgumentsDeltaEvent", "ResponseFunctionCallArgumentsDoneEvent",
+    "ResponseCompletedEvent", "ResponseFailedEvent", "ResponseIncompleteEvent",
 ]
 # Of these unions only the members that kvit says.
 UNIONS = {
-    "OutputItem": ["OutputMessage"],
-    "ItemResource": ["InputMessageResource", "OutputMessage"],
+    "OutputItem": ["OutputMessage", "FunctionToolCall"],
+    "ItemResource": ["InputMessageResource", "OutputMessage", "FunctionToolCallResource", "FunctionToolCallOutputResource"],
     "OutputContent": ["OutputTextContent"],
     "OutputMessageContent": ["OutputTextContent"],
     "InputContent": ["InputTextContent"],
-    "ToolChoiceParam": ["ToolChoiceOptions"],
-    "TextResponseFormatConfiguration": ["ResponseFormatText"],
+    "ToolChoiceParam": ["ToolChoiceOptions", "ToolChoiceFunction"],
+    "Tool": ["FunctionTool"],
+    "TextResponseFormatConfiguration": ["ResponseFormatText", "TextResponseFormatJsonSchema", "ResponseFormatJsonObject"],
 }
 # kvit says none of these, so none is allowed.
-NEVER = ["Tool", "Annotation", "InputItem", "Prompt", "ResponseConversation", "PromptCacheOptions", "Moderation"]
+NEVER = [
+    "Annotation", "InputItem", "Prompt", "ResponseConversation", "PromptCacheOptions", "Moderation", "ToolCallCaller", "ToolCallCallerParam",
+    "CallableToolAllowedCaller", "FunctionAndCustomToolCallOutput",
+]
 WORDS = ("description", "example", "examples", "title", "deprecated", "default", "discriminator", "format")
 
 

@@ -21,6 +21,8 @@ EVENTS = {
     "response.output_text.done": "ResponseTextDoneEvent",
     "response.content_part.done": "ResponseContentPartDoneEvent",
     "response.output_item.done": "ResponseOutputItemDoneEvent",
+    "response.function_call_arguments.delta": "ResponseFunctionCallArgumentsDeltaEvent",
+    "response.function_call_arguments.done": "ResponseFunctionCallArgumentsDoneEvent",
     "response.completed": "ResponseCompletedEvent",
     "response.failed": "ResponseFailedEvent",
     "response.incomplete": "ResponseIncompleteEvent",

@@ -9,7 +9,7 @@
 use std::borrow::Cow;
 
 use lifecycle::Affinity;
-use lifecycle::message::Prompt;
+use lifecycle::message::{Forward, Prompt};
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
@@ -53,9 +53,9 @@ pub(crate) fn of(prompt: &Prompt, bytes: usize) -> Option<Affinity> {
             let beginning: Vec<u8> = ids.iter().take(bytes.div_ceil(BYTES_A_TOKEN)).flat_map(|id| id.to_le_bytes()).collect();
             affinity([&*beginning].into_iter(), bytes)
         }
-        Prompt::Forward(forward) => {
+        Prompt::Forward(Forward { body, .. }) | Prompt::Worded(body) => {
             // What is no such request is the engine's to refuse.
-            let body: Body<'_> = serde_json::from_slice(&forward.body).ok()?;
+            let body: Body<'_> = serde_json::from_slice(body).ok()?;
             if let Some(key) = body.prompt_cache_key.filter(|key| !key.is_empty()) {
                 return Some(Affinity::of([b"key".as_slice(), key.as_bytes()]));
             }
@@ -83,7 +83,7 @@ fn affinity<'a>(parts: impl Iterator<Item = &'a [u8]>, bytes: usize) -> Option<A
 #[cfg(test)]
 mod tests {
     use super::*;
-    use lifecycle::message::{ChatMessage, Forward};
+    use lifecycle::message::ChatMessage;
 
     fn forward(body: &str) -> Option<Affinity> {
         let body = body.to_owned().into();

@@ -2,6 +2,7 @@
 //!
 //! Invariant: no queue, body, buffer or wait in this crate is without a limit from here.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use crate::keys::Keys;
@@ -112,6 +113,8 @@ pub struct GatewayConfig {
     pub grace_max: Duration,
     /// The grace of a run with an `Idempotency-Key` that would have none: SDKs close the first connection before they ask again. Default 5 s.
     pub idempotency_grace: Duration,
+    /// What the process was started with, as a report for strangers may show it: names and values, no secret, no address and no path.
+    pub told: Arc<[(&'static str, String)]>,
     /// Who may ask, and whose runs they see. Default none: everybody may, and all are one tenant.
     pub keys: Keys,
     /// What is kept of runs, where there is a run store.
@@ -276,6 +279,7 @@ impl Default for GatewayConfig {
             on_disconnect_responses: None,
             grace_max: Duration::from_secs(60),
             idempotency_grace: Duration::from_secs(5),
+            told: Arc::default(),
         }
     }
 }

@@ -310,7 +310,7 @@ impl Calls {
     fn whereto(&self, prompt: &Prompt) -> (bool, Option<Affinity>) {
         let several = self.links.len() > 1;
         let affinity = if several { beginning::of(prompt, self.config.affinity_bytes) } else { None };
-        (matches!(prompt, Prompt::Forward(_)), affinity)
+        (matches!(prompt, Prompt::Forward(_) | Prompt::Worded(_)), affinity)
     }
 
     fn entry_of(&self, key: RunKey, dispatch: Dispatch, model: Arc<str>, (log, order, created): (Log, u64, u64)) -> Entry {

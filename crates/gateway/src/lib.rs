@@ -24,12 +24,14 @@ mod joining;
 mod keeping;
 mod keys;
 mod links;
+mod look;
 mod moments;
 mod otlp;
 mod outside;
 mod places;
 mod pulse;
 mod quiet;
+mod reason;
 mod records;
 mod replay;
 mod seats;
@@ -57,16 +59,8 @@ pub use keys::{KEYS_MAX, Key, Keys, SECRET_MAX_LEN, SECRET_MIN_LEN, SecretDigest
 pub use moments::MomentsConfig;
 pub use otlp::{OtlpConfig, OtlpEndpoint, OtlpHeaders, OtlpProtocol};
 pub use outside::{HookEvent, UrlPrefixes, Webhook, Webhooks};
+pub use reason::Reason;
 pub use wire::{Connecting, Identity, Network, System, WireConfig, drain, link, link_over};
-
-/// How the reason of an outcome begins that an engine's own answer says to whoever asked: its status, or an error in its stream.
-pub const THEIRS: &str = "the engine answered ";
-
-/// How the reason of an outcome begins that says that an engine was waited for in vain.
-pub const LATE: &str = "the engine is too slow: ";
-
-/// And of one that says that there was no way to an engine, which has got nothing.
-pub const UNREACHED: &str = "the engine cannot be reached: ";
 
 /// The worker's side of the link is closed: it takes no message any more.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]

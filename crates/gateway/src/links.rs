@@ -15,6 +15,7 @@ use tokio::sync::mpsc;
 use crate::calls::{Calls, Entry, Table};
 use crate::conn::ConnState;
 use crate::ear::Ear;
+use crate::reason::Reason;
 use crate::{Here, LinkEvent, SendDown};
 
 /// Where a link's events come from.
@@ -98,6 +99,7 @@ impl Calls {
                     self.lose(&mut table, worker, former);
                 }
                 self.place_waiting(&mut table);
+                self.refuse_unserved(&mut table);
             }
             LinkEvent::Refused { incarnation } => {
                 let mut table = self.lock();
@@ -112,6 +114,7 @@ impl Calls {
                 let mut table = self.lock();
                 table.workers.offers(worker, offer);
                 self.place_waiting(&mut table);
+                self.refuse_unserved(&mut table);
             }
             LinkEvent::Silent => self.lock().workers.heard(worker, false),
             LinkEvent::Back => {
@@ -154,7 +157,25 @@ impl Calls {
                 self.sweep(&mut table);
             }
             self.place_waiting(&mut table);
+            self.refuse_unserved(&mut table);
         }
+    }
+
+    /// Turns away what waits for a model that nobody has, now that all who may come are known.
+    fn refuse_unserved(&self, table: &mut Table) {
+        let workers = &table.workers;
+        if workers.are_gone() {
+            return;
+        }
+        let waits = table.entries.values_mut().filter(|entry| entry.dispatch.is_waiting());
+        for entry in waits.filter(|entry| workers.never_serve(&entry.need())) {
+            let outcome = Reason::NoModel(entry.model.to_string()).because(Cause::Invalid);
+            self.act(entry, |dispatch, now| dispatch.refuse(outcome, now));
+            if entry.dispatch.call().outcome().is_some() {
+                tracing::info!(run = %entry.key.run, model = %entry.model, "is turned away: nobody has its model");
+            }
+        }
+        self.sweep(table);
     }
 
     /// A life of a worker is over: each of its runs hears of it.
@@ -231,7 +252,7 @@ impl Calls {
                 }
             }
             // One journal has them already.
-            Some(Up::Records { .. }) => {}
+            Some(Up::Records { .. } | Up::Reported { .. }) => {}
             Some(
                 Up::Accepted { .. }
                 | Up::Step { .. }

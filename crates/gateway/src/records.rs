@@ -76,6 +76,9 @@ impl Calls {
                     self.journal.record(Some(&entry.key), attempt.attempt, Event::Released { receipt: *receipt });
                 }
             }),
+            Up::Reported { attempt, work } => self.of_worker(from, attempt, |entry| {
+                self.journal.record(Some(&entry.key), attempt.attempt, Event::Reported { work: work.clone() });
+            }),
             // Tokens are recorded as they are taken in.
             Up::Step { .. } | Up::CancelAcknowledged { .. } | Up::Records { .. } | Up::DeviceLost { .. } | Up::LetGo { .. } => {}
             Up::Ask { .. } | Up::Draining | Up::Snapshot { .. } => {}

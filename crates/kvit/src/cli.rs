@@ -38,8 +38,10 @@ pub enum Command {
     Model(ModelCommand),
     /// Show on a server of its own what becomes of callers that leave: seven scenes over real sockets, in under a minute.
     Demo(crate::cmd::demo::DemoArgs),
-    /// Show a run's timeline: when its caller left, when compute stopped, when its blocks came back.
+    /// Show runs' timelines: when a caller left, when compute stopped, when the blocks came back.
     Trace(TraceArgs),
+    /// Watch a server in the terminal: runs, blocks, waste, and whether anything is wrong.
+    Top(TopArgs),
     /// Show where every KV block is.
     Kv(KvArgs),
     /// List runs, newest first.
@@ -48,6 +50,8 @@ pub enum Command {
     Alerts(AlertsArgs),
     /// Show what was computed for nobody, and what an answer costs.
     Waste(WasteArgs),
+    /// Say what is the matter: one verdict, with its evidence and what to do (exit code 1 for a fault, 2 if nobody can tell).
+    Diagnose(Box<crate::cmd::diagnose::DiagnoseArgs>),
     /// Estimate the tokens that are computed in vain while the word of a hang-up travels.
     Estimate(EstimateArgs),
     /// Play gateways and workers on a hostile network, from a seed, and check every clause.
@@ -158,14 +162,38 @@ pub struct Ask {
     pub json: bool,
 }
 
-/// `kvit trace RUN`
+/// `kvit trace RUN...`
 #[derive(Debug, Args)]
 pub struct TraceArgs {
-    /// The run's id, as `X-Request-Id` or `kvit runs` gave it.
-    pub run: String,
+    /// The runs' ids, as `X-Request-Id` or `kvit runs` gave them.
+    #[arg(required = true, value_name = "RUN")]
+    pub runs: Vec<String>,
+    /// Write the runs into this file as a trace for Perfetto (ui.perfetto.dev): their phases, milestones and steps, and the blocks meanwhile.
+    #[arg(long, value_name = "FILE", conflicts_with = "json")]
+    pub perfetto: Option<PathBuf>,
     /// Server and form.
     #[command(flatten)]
     pub ask: Ask,
+}
+
+/// `kvit top`
+#[derive(Debug, Args)]
+pub struct TopArgs {
+    /// Seconds between two looks at the server.
+    #[arg(long, value_name = "SECONDS", default_value_t = 1.0, value_parser = interval)]
+    pub interval: f64,
+    /// Print one frame as text, in the terminal's size or that of COLUMNS and LINES, and end.
+    #[arg(long)]
+    pub once: bool,
+    /// Server and form; JSON is of one look.
+    #[command(flatten)]
+    pub ask: Ask,
+}
+
+/// Seconds between two looks.
+fn interval(text: &str) -> Result<f64, String> {
+    let seconds = text.parse().ok().filter(|seconds| (0.2..=3600.0).contains(seconds));
+    seconds.ok_or_else(|| "must be a number of seconds from 0.2 to 3600".to_owned())
 }
 
 /// `kvit kv`

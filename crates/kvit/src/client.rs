@@ -34,42 +34,91 @@ pub fn authorization() -> Result<Option<String>, Failure> {
 /// `Usage` for an address that is none and for a question that the server refuses, `Unreachable` if nobody answers, `NotFound` for 404 and
 /// 410, else what the server said.
 pub fn get(server: &str, path: &str) -> Result<Value, Failure> {
-    let base = server.trim_end_matches('/');
-    if !base.starts_with("http://") {
-        return Err(Failure::Usage(format!("server `{server}`: the address must begin with http://")));
+    let (status, text) = fetch(server, path)?;
+    let (base, parsed) = (server.trim_end_matches('/'), serde_json::from_str(&text).ok());
+    match (status, parsed) {
+        (200, Some(json)) => Ok(json),
+        (_, json) => Err(refused(base, path, status, json)),
     }
-    let agent: ureq::Agent = ureq::Agent::config_builder()
-        .timeout_global(Some(TIMEOUT))
+}
+
+/// Asks `GET {server}{path}` for a text.
+///
+/// # Errors
+/// As `get`.
+pub fn text(server: &str, path: &str) -> Result<String, Failure> {
+    match fetch(server, path)? {
+        (200, text) => Ok(text),
+        (status, text) => Err(refused(server.trim_end_matches('/'), path, status, serde_json::from_str(&text).ok())),
+    }
+}
+
+/// Sends `POST {server}{path}` as the run of this id; the status of the answer, once it is there whole.
+///
+/// # Errors
+/// `Usage` for an address that is none, `Unreachable` if no answer comes in this time.
+pub fn post(server: &str, path: &str, id: &str, body: &Value, patience: Duration) -> Result<u16, Failure> {
+    let base = base(server)?;
+    let mut request = agent(patience).post(format!("{base}{path}")).header("Content-Type", "application/json").header("X-Request-Id", id);
+    if let Some(value) = authorization()? {
+        request = request.header("Authorization", value);
+    }
+    let mut response = request.send(body.to_string().as_bytes()).map_err(|e| unreachable(base, &e))?;
+    response.body_mut().with_config().limit(BODY_BYTES_MAX).read_to_string().map_err(|e| unreachable(base, &e))?;
+    Ok(response.status().as_u16())
+}
+
+fn base(server: &str) -> Result<&str, Failure> {
+    let base = server.trim_end_matches('/');
+    if base.starts_with("http://") {
+        return Ok(base);
+    }
+    Err(Failure::Usage(format!("server `{server}`: the address must begin with http://")))
+}
+
+fn agent(patience: Duration) -> ureq::Agent {
+    ureq::Agent::config_builder()
+        .timeout_global(Some(patience))
         .http_status_as_error(false)
         .proxy(None)
         .user_agent(concat!("kvit/", env!("CARGO_PKG_VERSION")))
         .build()
-        .into();
-    let unreachable = |e: ureq::Error| Failure::Unreachable(format!("no answer from {base}: {e} (is `kvit serve` running there?)"));
-    let mut request = agent.get(format!("{base}{path}"));
+        .into()
+}
+
+fn unreachable(base: &str, e: &ureq::Error) -> Failure {
+    Failure::Unreachable(format!("no answer from {base}: {e} (is `kvit serve` running there?)"))
+}
+
+/// The status and the text of an answer.
+fn fetch(server: &str, path: &str) -> Result<(u16, String), Failure> {
+    let base = base(server)?;
+    let mut request = agent(TIMEOUT).get(format!("{base}{path}"));
     if let Some(value) = authorization()? {
         request = request.header("Authorization", value);
     }
     let mut response = match request.call() {
         Ok(response) => response,
         Err(e @ (ureq::Error::BadUri(_) | ureq::Error::Http(_))) => return Err(Failure::Usage(format!("server `{server}`: {e}"))),
-        Err(e) => return Err(unreachable(e)),
+        Err(e) => return Err(unreachable(base, &e)),
     };
-    let status = response.status().as_u16();
-    let text = response.body_mut().with_config().limit(BODY_BYTES_MAX).read_to_string().map_err(unreachable)?;
-    let parsed: Option<Value> = serde_json::from_str(&text).ok();
-    match (status, parsed) {
-        (200, Some(json)) => Ok(json),
+    let text = response.body_mut().with_config().limit(BODY_BYTES_MAX).read_to_string().map_err(|e| unreachable(base, &e))?;
+    Ok((response.status().as_u16(), text))
+}
+
+/// What an answer means that is not what was asked for.
+fn refused(base: &str, path: &str, status: u16, json: Option<Value>) -> Failure {
+    match (status, json) {
         // What was asked for is the command line's.
-        (400, Some(json)) if json.pointer("/error/message").is_some() => Err(Failure::Usage(said(Some(json)).unwrap_or_default())),
-        (401, Some(json)) => {
+        (400, Some(json)) if json.pointer("/error/message").is_some() => Failure::Usage(said(Some(json)).unwrap_or_default()),
+        (401 | 403, Some(json)) => {
             let said = said(Some(json)).unwrap_or_default();
-            Err(Failure::Usage(format!("{base}: {said} (the key is read from {API_KEY})")))
+            Failure::Usage(format!("{base}: {said} (the key is read from {API_KEY})"))
         }
-        (404 | 410, json) => Err(Failure::NotFound(said(json).unwrap_or_else(|| format!("{base}{path}: not found")))),
+        (404 | 410, json) => Failure::NotFound(said(json).unwrap_or_else(|| format!("{base}{path}: not found"))),
         (_, json) => {
             let said = said(json).unwrap_or_else(|| "the answer is no JSON: is this a kvit server?".to_owned());
-            Err(Failure::Other(anyhow::anyhow!("{base}{path}: status {status}: {said}")))
+            Failure::Other(anyhow::anyhow!("{base}{path}: status {status}: {said}"))
         }
     }
 }

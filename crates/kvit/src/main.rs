@@ -49,6 +49,7 @@ fn run(cli: Cli) -> Result<(), Failure> {
         Command::Model(command) => cmd::model::run(command, cli.cache),
         Command::Demo(args) => cmd::demo::run(&args, cli.cache),
         Command::Trace(args) => cmd::trace::run(&args),
+        Command::Top(args) => cmd::top::run(&args),
         Command::Kv(args) => cmd::kv::run(&args),
         Command::Runs(args) => cmd::runs::run(&args),
         Command::Alerts(args) if args.rules => {
@@ -56,6 +57,7 @@ fn run(cli: Cli) -> Result<(), Failure> {
         }
         Command::Alerts(args) => cmd::alerts::run(&args),
         Command::Waste(args) => cmd::waste::run(&args),
+        Command::Diagnose(args) => cmd::diagnose::run(&args),
         Command::Estimate(args) => cmd::estimate::run(&args),
         Command::Sim(args) => cmd::sim::run(&args),
         Command::Museum(args) => cmd::museum::run(&args),

@@ -5,7 +5,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::message::Receipt;
+use crate::message::{Receipt, Reported};
 use crate::policy::OnDisconnect;
 use crate::session::PeerState;
 use crate::{AttemptId, Cause, Delivery, Guarantee, Incarnation, Outcome, Phase, RunKey, StepId, Time};
@@ -221,6 +221,11 @@ pub enum Event {
         /// The worker's life that is over.
         worker: Incarnation,
     },
+    /// Another kvit had the attempt as a run of its own, and has told what it did for it.
+    Reported {
+        /// What its record says.
+        work: Box<Reported>,
+    },
     /// The attempt's engine does not acknowledge a release: how well its end is proven otherwise (C-29).
     LetGo {
         /// `observed` or less.
@@ -293,7 +298,7 @@ impl Event {
             Event::CancelAcknowledged | Event::Delivered { .. } | Event::DeliveryEnded { .. } | Event::OutcomeSet { .. } => false,
             Event::Dismissed { .. } => false,
             Event::Superseded { .. } | Event::Settled { .. } | Event::WorkerClock { .. } | Event::HandedBack | Event::Void { .. } => false,
-            Event::LetGo { .. } | Event::PromptCounted { .. } | Event::SentAs { .. } => false,
+            Event::Reported { .. } | Event::LetGo { .. } | Event::PromptCounted { .. } | Event::SentAs { .. } => false,
             Event::Tombstoned { .. } | Event::StepDone { .. } | Event::DeviceFailed { .. } | Event::StaleMessage => false,
             Event::SessionOpened { .. } | Event::SessionClosed { .. } | Event::Gateway { .. } | Event::Defect { .. } => false,
             Event::DeviceBusy { .. } => false,

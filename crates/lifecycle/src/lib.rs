@@ -36,4 +36,4 @@ pub use register::Register;
 pub use rules::{Rules, Sound};
 pub use time::Time;
 pub use waste::{ByPhase, Estimate, StepWork, Totals, Waste, WasteMeter};
-pub use workers::{Load, Need, Offer, Presence, WorkerIndex, WorkerState, Workers};
+pub use workers::{Load, Make, Need, Offer, Presence, WorkerIndex, WorkerState, Workers};

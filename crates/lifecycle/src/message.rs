@@ -4,12 +4,15 @@
 //! crosses with times of its sender's clock is a record of what happened (`Up::Records`).
 
 mod passed;
+mod reported;
 mod snapshot;
 
 use std::sync::Arc;
 use std::time::Duration;
 
-pub use passed::{Forward, Passed, Piece};
+use bytes::Bytes;
+pub use passed::{Called, Forward, Passed, Piece};
+pub use reported::Reported;
 pub use snapshot::{AttemptCut, BlockCut, Held, Snapshot};
 
 use crate::event::Record;
@@ -36,6 +39,9 @@ pub enum Prompt {
     Tokens(Vec<u32>),
     /// A request as its caller wrote it, for an engine that speaks the same HTTP. No worker of kvit's own takes it.
     Forward(Forward),
+    /// A chat in the words of OpenAI's HTTP, for an engine that speaks it and whose answer is read here: an object with its `messages`, and with
+    /// what kvit's own engine has no word for, as `tools` and `response_format`. No worker of kvit's own takes it.
+    Worded(Bytes),
 }
 
 impl std::fmt::Debug for Prompt {
@@ -46,6 +52,7 @@ impl std::fmt::Debug for Prompt {
             Prompt::Text(text) => write!(f, "Text({} bytes)", text.len()),
             Prompt::Tokens(ids) => write!(f, "Tokens({})", ids.len()),
             Prompt::Forward(forward) => write!(f, "Forward({}, {} bytes)", forward.path, forward.body.len()),
+            Prompt::Worded(fields) => write!(f, "Worded({} bytes)", fields.len()),
         }
     }
 }
@@ -134,7 +141,7 @@ pub enum Down {
 /// A token's log-probability and its alternatives.
 #[derive(Clone, PartialEq, Debug)]
 pub struct TokenLogprob {
-    /// The token.
+    /// The token. [`TokenLogprob::UNNAMED`] where an engine says its text and not its number.
     pub token: u32,
     /// Its bytes, which may be an incomplete UTF-8 sequence.
     pub bytes: Vec<u8>,
@@ -142,6 +149,11 @@ pub struct TokenLogprob {
     pub logprob: f32,
     /// Alternatives, best first: token, bytes, log-probability.
     pub top: Vec<(u32, Vec<u8>, f32)>,
+}
+
+impl TokenLogprob {
+    /// The number of a token of which only the text is known.
+    pub const UNNAMED: u32 = u32::MAX;
 }
 
 /// What a step added to one sequence.
@@ -180,6 +192,7 @@ impl Delta {
     pub fn bytes(&self) -> usize {
         let body = match self.passed.as_ref().map(|passed| &passed.piece) {
             Some(Piece::Body(bytes) | Piece::Tail(bytes)) => bytes.len(),
+            Some(Piece::Called(called)) => called.bytes(),
             _ => 0,
         };
         self.text.len() + size_of_val(&self.tokens[..]) + size_of_val(&self.logprobs[..]) + body
@@ -259,6 +272,13 @@ pub enum Up {
         attempt: AttemptId,
         /// By which evidence: `observed` or less.
         guarantee: Guarantee,
+    },
+    /// What another kvit, which had the attempt as a run of its own, has in its record of it. Before the word on how it let go.
+    Reported {
+        /// Which attempt.
+        attempt: AttemptId,
+        /// What it says.
+        work: Box<Reported>,
     },
     /// What happened to this gateway's attempts, for the records of their runs, before the words that follow from it. Only between processes,
     /// and with times of the sender's clock until they are converted: in one process there is one journal.

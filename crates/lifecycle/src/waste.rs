@@ -8,6 +8,7 @@
 use std::fmt;
 
 use crate::Phase;
+use crate::message::Reported;
 
 /// What one step did for one run.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -168,6 +169,23 @@ impl WasteMeter {
     /// A step that was over before abandonment was observed, whenever it is told.
     pub fn step_before(&mut self, work: StepWork) {
         self.count(work, None);
+    }
+
+    /// What somebody else counted of the run's work and nobody here: tokens and steps so many more, and, once the run is abandoned, so many
+    /// after that in all, if that is more than was counted.
+    // contract: C-12
+    pub fn reported(&mut self, (generated, steps): (u64, u64), after: &Reported) {
+        let counts = &mut self.counts;
+        counts.generated = counts.generated.saturating_add(generated);
+        counts.steps = counts.steps.saturating_add(steps);
+        let Some(phase) = self.abandoned else { return };
+        let counted = self.held.unwrap_or(self.counts);
+        let missing = after.prompt_after.saturating_sub(counted.prompt_after);
+        self.counts.prompt = self.counts.prompt.saturating_add(missing);
+        let counts = self.held.as_mut().unwrap_or(&mut self.counts);
+        counts.prompt_after = counts.prompt_after.saturating_add(missing);
+        counts.after.add(phase, after.after.saturating_sub(counted.after.total()));
+        counts.steps_after.add(phase, after.steps_after.saturating_sub(counted.steps_after.total()));
     }
 
     fn count(&mut self, work: StepWork, abandoned: Option<Phase>) {

@@ -39,6 +39,20 @@ pub enum Presence {
     Gone,
 }
 
+/// What a worker is, and how it is told of a cancel: the API's words.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct Make {
+    /// `worker` for one that speaks kvit's own protocol, else the kind of engine behind a URL.
+    pub kind: &'static str,
+    /// `id_with_proof`, `id`, `close` or `none`.
+    pub cancel: &'static str,
+}
+
+impl Make {
+    /// A worker of kvit's own: it says what it has released.
+    pub const WORKER: Make = Make { kind: "worker", cancel: "id_with_proof" };
+}
+
 /// What a worker offers when a gateway meets it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Offer {
@@ -49,12 +63,14 @@ pub struct Offer {
     pub slots: Option<u32>,
     /// It speaks OpenAI's HTTP itself: a request can be forwarded to it as it came.
     pub forwards: bool,
+    /// What it is; `None` before it was met.
+    pub make: Option<Make>,
 }
 
 impl From<ModelInfo> for Offer {
     /// A worker of kvit's own.
     fn from(model: ModelInfo) -> Offer {
-        Offer { models: vec![model], slots: None, forwards: false }
+        Offer { models: vec![model], slots: None, forwards: false, make: Some(Make::WORKER) }
     }
 }
 
@@ -63,7 +79,7 @@ impl From<ModelInfo> for Offer {
 pub struct Need<'a> {
     /// The model that was asked for.
     pub model: &'a str,
-    /// Its request goes on as it came.
+    /// Its request goes on as it came, or in words that only an engine of others has.
     pub forwarded: bool,
     /// The beginning of its prompt, if it has one that a worker may have computed before.
     pub affinity: Option<Affinity>,
@@ -121,7 +137,23 @@ impl WorkerState {
 
     /// Whether it may be given such a run at some time.
     fn suits(&self, need: &Need<'_>) -> bool {
-        self.is_open() && self.model(need.model).is_some() && (self.offer.forwards || !need.forwarded)
+        self.is_open() && self.serves(need)
+    }
+
+    /// Whether what it offers is what such a run needs.
+    fn serves(&self, need: &Need<'_>) -> bool {
+        self.model(need.model).is_some() && (self.offer.forwards || !need.forwarded)
+    }
+
+    /// Whether it is known that it does not serve such a run, and will not as long as it is what it is.
+    fn never_serves(&self, need: &Need<'_>) -> bool {
+        match self.presence {
+            Presence::Gone => true,
+            // Another life may have anything, and so may one that was never met, unless it is said what that has.
+            Presence::Lost => false,
+            Presence::Unknown if self.offer.models.is_empty() => false,
+            Presence::Unknown | Presence::Here | Presence::Trial { .. } | Presence::Silent | Presence::Refused => !self.serves(need),
+        }
     }
 
     /// Whether it has room for one more, having so much to do.
@@ -166,7 +198,7 @@ impl Workers {
     /// One more, that was not met yet.
     pub fn add(&mut self, name: Arc<str>) -> WorkerIndex {
         let index = WorkerIndex(u32::try_from(self.list.len()).unwrap_or(u32::MAX));
-        let offer = Offer { models: Vec::new(), slots: None, forwards: false };
+        let offer = Offer { models: Vec::new(), slots: None, forwards: false, make: None };
         let (life, presence, draining) = (None, Presence::Unknown, false);
         self.list.push(WorkerState { name, life, presence, draining, device_lost: None, offer, clock: None });
         index
@@ -304,6 +336,11 @@ impl Workers {
     /// Whether all of them have gone, so that waiting is in vain.
     pub fn are_gone(&self) -> bool {
         self.list.iter().all(|known| known.presence == Presence::Gone)
+    }
+
+    /// Whether all of them are known and none serves such a run, so that it would wait in vain.
+    pub fn never_serve(&self, need: &Need<'_>) -> bool {
+        self.list.iter().all(|known| known.never_serves(need))
     }
 
     /// Whether one is here that takes new runs.

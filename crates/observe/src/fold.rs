@@ -20,6 +20,8 @@ mod ahead;
 mod attempt;
 mod crossing;
 mod grace;
+mod left;
+mod reported;
 mod stages;
 mod worker;
 
@@ -188,7 +190,7 @@ impl Run {
     pub(crate) fn waste_bound(&self) -> Option<u64> {
         match self.guarantee()? {
             Guarantee::Confirmed | Guarantee::Observed => Some(0),
-            _ => self.attempts.iter().filter(|a| !a.released).map(|a| a.ahead.map(|ahead| ahead.tokens())).sum(),
+            _ => self.attempts.iter().filter(|a| !a.released).map(|a| a.bound.or(a.ahead.map(|ahead| ahead.tokens()))).sum(),
         }
     }
 

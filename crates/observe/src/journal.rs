@@ -26,6 +26,8 @@ use crate::view::{RunState, RunView};
 use crate::waiting::Waiting;
 use crate::waste::{Prices, WasteView};
 
+mod look;
+
 /// Live runs are never forgotten below this many times `Limits::runs`.
 const HARD_LIMIT_FACTOR: usize = 8;
 

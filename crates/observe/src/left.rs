@@ -32,6 +32,12 @@ impl Left {
         counts[level as usize] += 1;
     }
 
+    /// Those of them of which nobody has shown that they stopped.
+    pub(crate) fn unproven(&self) -> u64 {
+        let counts = std::iter::once(&self.elsewhere).chain(self.engines.values());
+        counts.map(|counts| counts[Guarantee::BestEffort as usize] + counts[Guarantee::Unsupported as usize]).sum()
+    }
+
     pub(crate) fn expose(&self, text: &mut Text) {
         let help = "Settled runs that were cancelled or expired, by how well it is proven that nothing of them is left, and by the engine of \
                     another make that had them last (no name: none had).";

@@ -9,6 +9,7 @@
 mod accounts;
 pub mod alert;
 pub mod clock;
+pub mod diagnose;
 mod evicted;
 mod exported;
 mod exposition;

@@ -7,6 +7,7 @@
 mod cells;
 mod facts;
 mod lanes;
+mod phases;
 mod story;
 
 use std::fmt::Write;
@@ -15,6 +16,7 @@ use serde_json::Value;
 
 use cells::{Ink, paint};
 use facts::{Facts, clean};
+pub use phases::{Phase, phases, stamps};
 
 /// Narrowest and widest page that is drawn, in columns.
 const WIDTH: (usize, usize) = (76, 200);

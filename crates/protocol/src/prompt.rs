@@ -1,4 +1,4 @@
-//! Prompts: the same three kinds on both wires, and a forwarded request in what is kept.
+//! Prompts: the same three kinds on both wires, and those for engines of others in what is kept.
 //!
 //! Invariant: a prompt is passed on as it came, and never shown.
 
@@ -18,12 +18,13 @@ impl From<&Prompt> for wire::submit::Prompt {
             Prompt::Forward(forward) => {
                 Self::Forward(wire::Forward { path: forward.path.to_string(), body: forward.body.to_vec(), stream: forward.stream })
             }
+            Prompt::Worded(fields) => Self::Worded(wire::Worded { fields: fields.to_vec() }),
         }
     }
 }
 
 macro_rules! read {
-    ($module:ident, $choice:path $(, $more:pat => $forward:expr)?) => {
+    ($module:ident, $choice:path $(, $more:pat => $other:expr)*) => {
         impl From<$choice> for Prompt {
             fn from(prompt: $choice) -> Prompt {
                 type Choice = $choice;
@@ -34,7 +35,7 @@ macro_rules! read {
                     }
                     Choice::Text(text) => Prompt::Text(text.text),
                     Choice::Tokens(tokens) => Prompt::Tokens(tokens.ids),
-                    $($more => $forward,)?
+                    $($more => $other,)*
                 }
             }
         }
@@ -45,5 +46,10 @@ fn forward(forward: wire::Forward) -> Prompt {
     Prompt::Forward(Forward { path: forward.path.into(), body: forward.body.into(), stream: forward.stream })
 }
 
-read!(worker_v1, crate::worker_v1::submit::Prompt, wire::submit::Prompt::Forward(asked) => forward(asked));
+read!(
+    worker_v1,
+    crate::worker_v1::submit::Prompt,
+    wire::submit::Prompt::Forward(asked) => forward(asked),
+    wire::submit::Prompt::Worded(asked) => Prompt::Worded(asked.fields.into())
+);
 read!(runs_v1, crate::runs_v1::generate_request::Prompt);

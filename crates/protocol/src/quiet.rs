@@ -19,6 +19,8 @@ quiet! {
     worker_v1::Text { text },
     worker_v1::Tokens { ids },
     worker_v1::Forward { path, body },
+    worker_v1::Worded { fields },
+    worker_v1::Called { arguments },
     worker_v1::Logprob { bytes, top },
     worker_v1::Alternative { bytes },
     runs_v1::Turn { role, content },

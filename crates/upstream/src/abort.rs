@@ -2,13 +2,15 @@
 //!
 //! SGLang takes an id for the beginning of one, and ends every request whose id begins so; so all ids that are given here have one length,
 //! and none can be another's beginning. An answer of 200 proves nothing: engines give it for ids that they never had. What proves
-//! something is `evidence`.
+//! something is `evidence`; and of another kvit, which is asked by `link/proof`, its record of the run (`record`).
 //!
 //! Invariant: what is sent can end no request but the one that is meant.
 // contract: C-29
 
 use std::fmt;
+use std::hash::{BuildHasher, Hasher, RandomState};
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use http::{HeaderMap, HeaderName, HeaderValue, Method};
@@ -19,6 +21,10 @@ use super::kind::{CancelBy, Kind};
 /// Prompts of one request whose parts are named one by one; of more, closing the connection must do.
 const PROMPTS_MAX: u32 = 1024;
 const X_REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
+/// What a kvit is told that a closed connection means, whatever it takes it for otherwise.
+const ON_DISCONNECT: (HeaderName, HeaderValue) = (HeaderName::from_static("x-on-disconnect"), HeaderValue::from_static("cancel"));
+/// Where a kvit has its records of runs.
+const RUNS: &str = "/v1/runs";
 
 /// What one request is called at its upstream: always 32 digits.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -28,6 +34,25 @@ impl fmt::Display for RequestName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{:032x}", self.0)
     }
+}
+
+impl RequestName {
+    /// Where a kvit has its record of the request.
+    pub fn record(self) -> String {
+        format!("{RUNS}/{self}")
+    }
+
+    /// Where a kvit is told to cancel it, and answers with that record: at once, or when it is released, at the latest when `wait` is over.
+    pub fn cancel(self, wait: Option<Duration>) -> String {
+        let wait = wait.map_or(String::new(), |wait| format!("?wait_ms={}", wait.as_millis()));
+        format!("{RUNS}/{self}/cancel{wait}")
+    }
+}
+
+/// Where a kvit would have a run that nobody has: another one each time.
+pub(crate) fn nobodys() -> String {
+    let any = || u128::from(RandomState::new().build_hasher().finish());
+    RequestName(any() << 64 | any()).record()
 }
 
 /// What a request asks for, as far as its name at the engine goes by it.
@@ -84,10 +109,13 @@ impl Aborter {
         if let Ok(value) = HeaderValue::from_str(&name.to_string()) {
             headers.insert(X_REQUEST_ID, value);
         }
+        if self.kind == Kind::Kvit {
+            headers.extend([ON_DISCONNECT]);
+        }
         if self.kind == Kind::Sglang { with_field(body, "rid", &name.to_string()) } else { body }
     }
 
-    /// What is sent: the path and the body.
+    /// What is sent: the path and the body. A kvit's answer is read, so it is asked elsewhere.
     pub fn request(&self, name: RequestName, asks: Asks) -> Option<(&'static str, String)> {
         if !self.enabled() {
             return None;
@@ -163,7 +191,7 @@ mod tests {
         assert_eq!(vllm.request(NAME, Asks::Other), None);
         let sglang = by_id(Kind::Sglang);
         assert_eq!(sglang.request(NAME, Asks::Other), Some(("/abort_request", format!(r#"{{"rid":"{id}"}}"#))));
-        for kind in [Kind::LlamaCpp, Kind::OpenAi] {
+        for kind in [Kind::Kvit, Kind::LlamaCpp, Kind::OpenAi] {
             assert_eq!(by_id(kind).request(NAME, Asks::Chat), None);
         }
     }
@@ -210,5 +238,12 @@ mod tests {
         }
         assert_eq!(headers[X_REQUEST_ID], NAME.to_string());
         assert_eq!(by_id(Kind::Vllm).name(NAME, &mut headers, Bytes::from("{}")), "{}");
+        assert!(!headers.contains_key("x-on-disconnect"));
+        assert_eq!(by_id(Kind::Kvit).name(NAME, &mut headers, Bytes::from("{}")), "{}");
+        assert!(headers[X_REQUEST_ID] == NAME.to_string() && headers["x-on-disconnect"] == "cancel");
+        let id = "0000000000000000000000000123abcd";
+        assert_eq!(NAME.cancel(Some(Duration::from_secs(1))), format!("/v1/runs/{id}/cancel?wait_ms=1000"));
+        assert_eq!((NAME.cancel(None), NAME.record()), (format!("/v1/runs/{id}/cancel"), format!("/v1/runs/{id}")));
+        assert_ne!(nobodys(), nobodys());
     }
 }

@@ -8,8 +8,8 @@
 // contract: C-28
 
 use std::pin::Pin;
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
@@ -26,6 +26,7 @@ use super::base::Base;
 use super::config::{ConfigError, UpstreamConfig};
 use super::conn::{Conn, in_body};
 use super::connect::Connector;
+use super::io::Meter;
 use super::pool::Pool;
 
 pub use super::errors::{CallError, Lost, NotSent};
@@ -69,6 +70,23 @@ struct Shared {
     limits: Limits,
 }
 
+/// Whether a byte of a request was taken on any connection.
+#[derive(Default, Debug)]
+pub struct Sent(Mutex<Option<(Arc<Meter>, u64)>>);
+
+impl Sent {
+    /// It is sent on this connection now: nothing of it was taken on any before.
+    fn on(&self, meter: &Arc<Meter>) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some((meter.clone(), meter.taken()));
+    }
+
+    /// Whether one was. While that is not so, nobody can have got anything of it.
+    pub fn any(&self) -> bool {
+        let on = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        on.as_ref().is_some_and(|(meter, before)| meter.taken() > *before)
+    }
+}
+
 /// The client of one upstream. A clone is the same client.
 #[derive(Clone)]
 pub struct Client(Arc<Shared>);
@@ -110,7 +128,16 @@ impl Client {
     /// # Errors
     /// [`CallError`].
     pub async fn post(&self, path: &str, headers: HeaderMap, body: Bytes) -> Result<Answer, CallError> {
-        self.call(Method::POST, path, headers, body, self.0.limits).await
+        self.post_watched(path, headers, body, &Sent::default()).await
+    }
+
+    /// The same for whoever may give it up at any moment, and then asks `sent` whether anything was sent.
+    ///
+    /// # Errors
+    /// [`CallError`].
+    pub async fn post_watched(&self, path: &str, headers: HeaderMap, body: Bytes, sent: &Sent) -> Result<Answer, CallError> {
+        let request = self.request(Method::POST, path, headers, body)?;
+        self.send(request, self.0.limits, sent).await
     }
 
     /// Asks for something that changes nothing.
@@ -127,8 +154,12 @@ impl Client {
     /// [`CallError`].
     pub async fn call(&self, method: Method, path: &str, headers: HeaderMap, body: Bytes, limits: Limits) -> Result<Answer, CallError> {
         let request = self.request(method, path, headers, body)?;
+        self.send(request, limits, &Sent::default()).await
+    }
+
+    async fn send(&self, request: Request<Full<Bytes>>, limits: Limits, sent: &Sent) -> Result<Answer, CallError> {
         while let Some(conn) = self.0.pool.take() {
-            match self.on(conn, request.clone(), limits).await {
+            match self.on(conn, request.clone(), limits, sent).await {
                 // It had been closed meanwhile: the next one, and in the end a new one.
                 Err(CallError::NotSent(NotSent::Closed)) => {}
                 other => return other,
@@ -136,7 +167,7 @@ impl Client {
         }
         let (io, meter) = self.0.connector.connect().await.map_err(CallError::NotSent)?;
         let conn = Conn::new(io, meter, self.0.head_bytes_max).await.map_err(CallError::NotSent)?;
-        self.on(conn, request, limits).await
+        self.on(conn, request, limits, sent).await
     }
 
     /// Connections that are open now, waiting ones and those that are being opened included.
@@ -172,8 +203,9 @@ impl Client {
         Ok(request)
     }
 
-    async fn on(&self, mut conn: Conn, request: Request<Full<Bytes>>, limits: Limits) -> Result<Answer, CallError> {
+    async fn on(&self, mut conn: Conn, request: Request<Full<Bytes>>, limits: Limits, sent: &Sent) -> Result<Answer, CallError> {
         let before = conn.taken();
+        sent.on(conn.meter());
         let response = match tokio::time::timeout(limits.head_timeout, conn.ask(request)).await {
             Ok(response) => response?,
             Err(_) if conn.taken() == before => return Err(CallError::NotSent(NotSent::SendTimeout)),
@@ -191,6 +223,8 @@ pub struct Answer {
     pub content_type: Option<String>,
     /// Those of its headers that say something to the caller.
     pub headers: HeaderMap,
+    /// LiteLLM says of itself that it is there: it puts its own headers on what its models answer.
+    pub is_litellm: bool,
     body: Incoming,
     /// `None` from the body's end on: then it is in the pool, or closed.
     conn: Option<Conn>,
@@ -217,6 +251,7 @@ impl Answer {
         for (name, value) in head.headers.iter().filter(|(name, _)| passed_on(name.as_str())) {
             headers.append(name.clone(), value.clone());
         }
+        let is_litellm = head.headers.keys().any(|name| name.as_str().starts_with("x-litellm-"));
         let moved = Instant::now();
         let idle = Alarm::at(moved + limits.idle_timeout);
         let status = head.status.as_u16();
@@ -224,6 +259,7 @@ impl Answer {
             status,
             content_type,
             headers,
+            is_litellm,
             body,
             conn: Some(conn),
             pool,

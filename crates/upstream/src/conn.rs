@@ -95,6 +95,11 @@ impl Conn {
         }
     }
 
+    /// What counts them.
+    pub(crate) const fn meter(&self) -> &Arc<Meter> {
+        &self.meter
+    }
+
     /// Bytes that were taken of it so far.
     pub(crate) fn taken(&self) -> u64 {
         self.meter.taken()

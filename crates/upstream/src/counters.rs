@@ -66,7 +66,7 @@ fn names(kind: Kind) -> Option<&'static Names> {
         Kind::Vllm => Some(&VLLM),
         Kind::Sglang => Some(&SGLANG),
         Kind::LlamaCpp => Some(&LLAMA_CPP),
-        Kind::OpenAi => None,
+        Kind::Kvit | Kind::OpenAi => None,
     }
 }
 
@@ -101,6 +101,16 @@ pub fn engines(kind: Kind, text: &str) -> usize {
 pub fn started(text: &str) -> Option<u64> {
     let (_, seconds) = text.lines().filter_map(sample).find(|(name, _)| *name == "process_start_time_seconds")?;
     seconds.filter(|seconds| (0.0..9e12).contains(seconds)).map(|seconds| (seconds * 1000.0) as u64)
+}
+
+/// Which kvit shows these counters, by the gauge that says what runs there: its release and its life.
+pub fn kvit(text: &str) -> Option<(&str, &str)> {
+    let line = text.lines().find_map(|line| line.strip_prefix("kvit_build_info{"))?;
+    let label = |name: &str| {
+        let (_, value) = line.split_once(name)?;
+        value.split_once('"').map(|(value, _)| value).filter(|value| !value.is_empty())
+    };
+    Some((label("version=\"")?, label("incarnation=\"")?))
 }
 
 /// A sum of counts over label sets.
@@ -158,6 +168,17 @@ fn behind_labels(text: &str) -> Option<&str> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_kvit_says_which_it_is_and_in_which_life() {
+        let page = "# HELP kvit_build_info What runs here.\nkvit_build_info{version=\"0.1.0\",incarnation=\"00ff\"} 1\nkvit_runs 0\n";
+        assert_eq!(kvit(page), Some(("0.1.0", "00ff")));
+        for text in ["", "kvit_build_info 1\n", "kvit_build_info{version=\"1\"} 1\n", "kvit_build_info{version=\"\",incarnation=\"\"} 1\n"]
+        {
+            assert_eq!(kvit(text), None, "{text}");
+        }
+        assert_eq!((whose(page), read(Kind::Kvit, page)), (None, Reading::default()));
+    }
 
     #[test]
     fn vllm_over_two_engines() {

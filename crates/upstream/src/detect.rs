@@ -1,14 +1,17 @@
 //! Which engine an upstream is, and which models it has, by what it answers to a few harmless questions.
 //!
 //! Gateways in front of an engine pass on some of these questions and not others, so counters count only if they were seen, and the kind
-//! says why it was chosen. The counters are looked at once: an engine may not like more.
+//! says why it was chosen. The counters are looked at once: an engine may not like more. Whoever says that it is a kvit is asked for a run
+//! that nobody has: one that answers yes to whatever it is asked has no record of any.
 //!
 //! Invariant: whatever it answers, and if it answers nothing, there is a kind; only an upstream that could not be reached is no upstream.
 
+use std::borrow::Cow;
 use std::fmt::Write as _;
 
 use serde::Deserialize;
 
+use super::abort::nobodys;
 use super::client::{CallError, Client, Limits};
 use super::config::{MODELS_MAX, SLOTS_MAX, UpstreamConfig};
 use super::counters;
@@ -17,6 +20,12 @@ use super::kind::Kind;
 
 const VERSION: &str = "/version";
 const PROPS: &str = "/props";
+/// LiteLLM's question whether it is there, which asks none of its models for anything, unlike `/health`.
+const LIVELINESS: &str = "/health/liveliness";
+/// Whose models a kvit's are.
+const KVIT: &str = "kvit";
+/// What a kvit says of a run that it never had.
+const NO_SUCH_RUN: &str = "run_not_found";
 /// Longest text that is taken out of an answer.
 const TEXT_BYTES_MAX: usize = 256;
 
@@ -27,7 +36,7 @@ pub struct Detected {
     pub kind: Kind,
     /// Why that one, for people: what was asked and what it answered.
     pub why: String,
-    /// Its counters were seen: they may prove something.
+    /// What may prove something was seen: its counters, or, of a kvit, that it keeps records of runs.
     pub counters: bool,
     /// How many engines its counters are of, as far as they say so.
     pub engines: usize,
@@ -39,8 +48,12 @@ pub struct Detected {
     pub version: Option<String>,
     /// It is another kvit, which takes the time that a run has left.
     pub is_kvit: bool,
+    /// It is LiteLLM, which takes it, too, in a word of its own.
+    pub is_litellm: bool,
     /// When its process began, in milliseconds of the calendar, if its counters say that.
     pub started: Option<u64>,
+    /// Which life of a kvit it is, if its counters say that.
+    pub life: Option<String>,
 }
 
 impl Detected {
@@ -49,9 +62,10 @@ impl Detected {
     pub fn is_another(&self, former: &Detected) -> bool {
         let is_same_kind =
             (self.kind, self.counters, self.engines, &self.version) == (former.kind, former.counters, former.engines, &former.version);
-        let is_same = match (self.started, former.started) {
-            (None, None) => self.is_like(former),
-            (started, before) => started == before,
+        let born = |of: &Detected| (of.started, of.life.clone());
+        let is_same = match (born(self), born(former)) {
+            ((None, None), (None, None)) => self.is_like(former),
+            (born, before) => born == before,
         };
         !(is_same_kind && is_same)
     }
@@ -118,6 +132,19 @@ pub struct Answers {
     pub server_info: Seen,
     /// `/props`.
     pub props: Seen,
+    /// A run that nobody has, as a kvit would be asked for it.
+    pub runs: Seen,
+}
+
+impl Answers {
+    fn unasked(models: Seen, metrics: Seen) -> Answers {
+        let no = || Seen::NotAsked;
+        Answers { models, metrics, version: no(), server_info: no(), props: no(), runs: no() }
+    }
+
+    fn owner(&self) -> Option<Cow<'_, str>> {
+        self.models.object::<Models<'_>>()?.data.0.into_iter().find_map(|info| info.owned_by.0)
+    }
 }
 
 #[derive(Deserialize, Default)]
@@ -140,6 +167,18 @@ struct ModelInfo<'a> {
 struct Meta {
     n_ctx: Number,
     n_ctx_train: Number,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(default, bound(deserialize = "'de: 'a"))]
+struct Refusal<'a> {
+    error: Object<Code<'a>>,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(default, bound(deserialize = "'de: 'a"))]
+struct Code<'a> {
+    code: Text<'a>,
 }
 
 #[derive(Deserialize, Default)]
@@ -182,13 +221,17 @@ pub async fn detect(client: &Client, config: &UpstreamConfig) -> Result<Detected
         seen => seen,
     };
     let metrics = if config.kind == Some(Kind::OpenAi) { Seen::NotAsked } else { look(client, "/metrics", limits).await };
-    let mut answers = Answers { models, metrics, version: Seen::NotAsked, server_info: Seen::NotAsked, props: Seen::NotAsked };
+    let mut answers = Answers::unasked(models, metrics);
     if let (Seen::Nothing(_), Seen::Nothing(_)) = (&answers.models, &answers.metrics) {
         // It hangs or breaks off whatever it is asked.
         return Ok(decide(config.kind, &answers));
     }
-    let kind = config.kind.or_else(|| answers.metrics.good().and_then(counters::whose));
+    let ours = || answers.owner().is_some_and(|owner| owner == KVIT).then_some(Kind::Kvit);
+    let kind = config.kind.or_else(|| answers.metrics.good().and_then(counters::whose)).or_else(ours);
     let asks = |of: Kind| kind.is_none_or(|kind| kind == of);
+    if kind == Some(Kind::Kvit) {
+        answers.runs = look(client, &nobodys(), limits).await;
+    }
     if asks(Kind::Vllm) {
         answers.version = look(client, VERSION, limits).await;
     }
@@ -201,34 +244,43 @@ pub async fn detect(client: &Client, config: &UpstreamConfig) -> Result<Detected
     if asks(Kind::LlamaCpp) {
         answers.props = look(client, PROPS, limits).await;
     }
-    Ok(decide(config.kind, &answers))
+    let mut found = decide(config.kind, &answers);
+    // Where the configuration says how it is told of deadlines there is nothing to learn by it.
+    if found.kind == Kind::OpenAi && !found.is_kvit && config.deadline.is_none() {
+        let alive = look(client, LIVELINESS, limits).await;
+        found.is_litellm = alive.good().is_some_and(|text| text.trim() == "\"I'm alive!\"");
+    }
+    if found.is_litellm {
+        found.why.push_str("; it says that it is alive as LiteLLM does, so it is told of deadlines as that is");
+    }
+    Ok(found)
 }
 
 /// Whether it still answers as one that was `met`, asked for what costs it nothing: its counters only if they say when it began, or were not
 /// seen before.
 pub async fn is_as_met(client: &Client, config: &UpstreamConfig, met: &Detected) -> bool {
     let limits = limits(config);
-    let (mut metrics, mut version, mut props) = (Seen::NotAsked, Seen::NotAsked, Seen::NotAsked);
-    let models = look(client, "/v1/models", limits).await;
+    let mut answers = Answers::unasked(look(client, "/v1/models", limits).await, Seen::NotAsked);
     match met.kind {
-        Kind::Vllm => version = look(client, VERSION, limits).await,
-        Kind::LlamaCpp => props = look(client, PROPS, limits).await,
+        Kind::Kvit => answers.runs = look(client, &nobodys(), limits).await,
+        Kind::Vllm => answers.version = look(client, VERSION, limits).await,
+        Kind::LlamaCpp => answers.props = look(client, PROPS, limits).await,
         Kind::Sglang | Kind::OpenAi => {}
     }
-    let shows = met.kind.capabilities().fresh.is_some();
-    if shows && (met.started.is_some() || !met.counters) {
-        metrics = look(client, "/metrics", limits).await;
+    let shows = met.kind == Kind::Kvit || met.kind.capabilities().fresh.is_some();
+    if shows && (met.started.is_some() || met.life.is_some() || !met.counters) {
+        answers.metrics = look(client, "/metrics", limits).await;
     }
-    if matches!(models, Seen::Nothing(_) | Seen::Answer(500.., _)) {
+    if matches!(answers.models, Seen::Nothing(_) | Seen::Answer(500.., _)) {
         return false;
     }
     // It is there; and a question that it had no time for says nothing else.
-    if [&metrics, &version, &props].into_iter().any(|seen| matches!(seen, Seen::Nothing(_))) {
+    if [&answers.metrics, &answers.version, &answers.props, &answers.runs].into_iter().any(|seen| matches!(seen, Seen::Nothing(_))) {
         return true;
     }
-    let asked = metrics != Seen::NotAsked;
-    let mut now = decide(Some(met.kind), &Answers { models, metrics, version, server_info: Seen::NotAsked, props });
-    if !asked {
+    let asked = answers.metrics != Seen::NotAsked;
+    let mut now = decide(Some(met.kind), &answers);
+    if !asked && met.kind != Kind::Kvit {
         (now.counters, now.engines, now.started) = (met.counters, met.engines, met.started);
     }
     if met.kind == Kind::Sglang {
@@ -253,6 +305,23 @@ async fn look(client: &Client, path: &str, limits: Limits) -> Seen {
     tokio::time::timeout(limits.idle_timeout * 2, all).await.unwrap_or(Err(slow)).unwrap_or_else(Seen::Nothing)
 }
 
+/// Whether this is what a kvit answers to whoever asks for a run that nobody has.
+// contract: C-29
+fn keeps_runs(seen: &Seen) -> bool {
+    matches!(seen, Seen::Answer(404, text) if says_no_run(text.as_bytes()))
+}
+
+/// Whether an answer of 404 is a kvit's that has no such run, and not somebody's that has no such place.
+pub(crate) fn says_no_run(answer: &[u8]) -> bool {
+    let refusal = serde_json::from_slice::<Object<Refusal<'_>>>(answer).ok().and_then(|object| object.0);
+    refusal.and_then(|refusal| refusal.error.0).and_then(|error| error.code.0).is_some_and(|code| code == NO_SUCH_RUN)
+}
+
+/// Whether no kvit answers so, whoever asks and however busy it is.
+fn keeps_none(seen: &Seen) -> bool {
+    matches!(seen, Seen::Answer(status, _) if *status < 500 && !matches!(status, 401 | 403 | 429)) && !keeps_runs(seen)
+}
+
 /// Which kind it is, by what it answered. `told` is what the configuration says, which nobody overrules.
 pub fn decide(told: Option<Kind>, answers: &Answers) -> Detected {
     let mut models = Vec::new();
@@ -266,9 +335,11 @@ pub fn decide(told: Option<Kind>, answers: &Answers) -> Detected {
     let counted = answers.metrics.good().and_then(counters::whose);
     let info = answers.server_info.object::<ServerInfo<'_>>().filter(|i| i.tp_size.0.is_some() || i.max_total_num_tokens.0.is_some());
     let props = answers.props.object::<Props<'_>>().filter(|p| p.total_slots.0.is_some());
+    let is_kvits = owner.as_deref() == Some(KVIT);
     let (kind, mut why) = match (told, counted, &info, &props, owner.as_deref()) {
         (Some(kind), ..) => (kind, "the configuration says so".to_owned()),
         (_, Some(kind), ..) => (kind, format!("its counters are {kind}'s")),
+        (.., Some(KVIT)) if !keeps_none(&answers.runs) => (Kind::Kvit, "its models are owned by kvit".to_owned()),
         (.., Some(_), _, _) => (Kind::Sglang, "it has server_info as sglang has it".to_owned()),
         (.., Some(_), _) => (Kind::LlamaCpp, "it has props with slots as llamacpp has them".to_owned()),
         (.., Some("vllm")) => (Kind::Vllm, "its models are owned by vllm".to_owned()),
@@ -276,21 +347,33 @@ pub fn decide(told: Option<Kind>, answers: &Answers) -> Detected {
         (.., Some("llamacpp")) => (Kind::LlamaCpp, "its models are owned by llamacpp".to_owned()),
         _ => (Kind::OpenAi, "nothing in its answers is another engine's".to_owned()),
     };
-    let is_kvit = kind == Kind::OpenAi && owner.as_deref() == Some("kvit");
-    let counters = counted == Some(kind);
+    let is_kvit = kind == Kind::Kvit || (kind == Kind::OpenAi && is_kvits);
+    let counters = if kind == Kind::Kvit { keeps_runs(&answers.runs) } else { counted == Some(kind) };
     let engines = answers.metrics.good().map_or(0, |page| counters::engines(kind, page));
     if engines > 1 {
         let _ = write!(why, "; its counters are of {engines} engines, so no cancel can be proven");
     }
-    if !counters && kind != Kind::OpenAi {
+    if kind == Kind::OpenAi && is_kvits && keeps_none(&answers.runs) {
+        let _ = write!(
+            why,
+            "; its models are owned by kvit, and it answers for a run that nobody has as no kvit does ({})",
+            answers.runs.word()
+        );
+    }
+    if !counters && kind == Kind::Kvit {
+        let _ = write!(why, "; its records of runs were not seen ({}), so no cancel can be proven", answers.runs.word());
+    } else if !counters && kind != Kind::OpenAi {
         let _ = write!(why, "; its counters were not seen (/metrics: {}), so no cancel can be proven", answers.metrics.word());
     }
     if models.is_empty() {
         let _ = write!(why, "; it names no model (/v1/models: {})", answers.models.word());
     }
-    let mut slots = None;
-    let mut version = None;
+    let (mut slots, mut version, mut life) = (None, None, None);
     match kind {
+        Kind::Kvit => {
+            let shown = answers.metrics.good().and_then(counters::kvit).map(|(version, life)| (version.into(), life));
+            (version, life) = shown.unzip();
+        }
         Kind::Vllm => version = answers.version.object::<Version<'_>>().and_then(|v| v.version.0),
         Kind::Sglang => {
             let info = info.unwrap_or_default();
@@ -307,7 +390,8 @@ pub fn decide(told: Option<Kind>, answers: &Answers) -> Detected {
     let slots = slots.and_then(|n| u32::try_from(n).ok()).filter(|n| (1..=SLOTS_MAX).contains(n));
     let version = version.filter(|v| v.len() <= TEXT_BYTES_MAX && v.chars().all(|c| !c.is_control())).map(|v| v.into_owned());
     let started = answers.metrics.good().and_then(counters::started);
-    Detected { kind, why, counters, engines, models, slots, version, is_kvit, started }
+    let life = life.filter(|life| life.len() <= TEXT_BYTES_MAX).map(str::to_owned);
+    Detected { kind, why, counters, engines, models, slots, version, is_kvit, is_litellm: false, started, life }
 }
 
 #[cfg(test)]
@@ -317,20 +401,39 @@ mod tests {
 
     fn answers() -> Answers {
         let none = || Seen::Answer(404, "<html>not found</html>".to_owned());
-        Answers { models: none(), metrics: none(), version: none(), server_info: none(), props: none() }
+        Answers { models: none(), metrics: none(), version: none(), server_info: none(), props: none(), runs: none() }
     }
 
     fn good(text: &str) -> Seen {
         Seen::Answer(200, text.to_owned())
     }
 
+    // contract: C-29
     #[test]
-    fn another_kvit_is_an_upstream_like_others_that_takes_deadlines() {
-        for (owner, is_kvit) in [("kvit", true), ("openai", false)] {
-            let models = good(&format!(r#"{{"data":[{{"id":"m","owned_by":"{owner}"}}]}}"#));
-            let found = decide(None, &Answers { models, ..answers() });
-            assert_eq!((found.kind, found.is_kvit), (Kind::OpenAi, is_kvit));
+    fn another_kvit_is_one_if_it_knows_that_it_has_no_run_that_nobody_has() {
+        let models = |owner: &str| good(&format!(r#"{{"data":[{{"id":"m","owned_by":"{owner}"}}]}}"#));
+        let metrics = || good("kvit_build_info{version=\"0.1.0\",incarnation=\"00ff\"} 1\n");
+        let no_run = || Seen::Answer(404, r#"{"error":{"message":"no run","code":"run_not_found"}}"#.to_owned());
+        let seen = |owner: &str, runs: Seen| decide(None, &Answers { models: models(owner), metrics: metrics(), runs, ..answers() });
+        let found = seen("kvit", no_run());
+        assert_eq!((found.kind, found.counters, found.is_kvit), (Kind::Kvit, true, true));
+        assert_eq!((found.version.as_deref(), found.life.as_deref()), (Some("0.1.0"), Some("00ff")));
+        assert!(Detected { life: Some("0100".to_owned()), ..found.clone() }.is_another(&found), "another life of it");
+        // It may be one, and shows no record to us.
+        for (runs, says) in [(Seen::Answer(401, String::new()), "key_file"), (Seen::Nothing(CallError::Lost(Lost::HeadTimeout)), "in time")]
+        {
+            let found = seen("kvit", runs);
+            assert_eq!((found.kind, found.counters, found.is_kvit), (Kind::Kvit, false, true));
+            assert!(found.why.contains("no cancel can be proven") && found.why.contains(says), "{}", found.why);
         }
+        for runs in [good("{}"), good(r#"{"object":"run","released":true}"#), Seen::Answer(404, "<html>".to_owned())] {
+            let found = seen("kvit", runs.clone());
+            assert_eq!((found.kind, found.counters, found.is_kvit), (Kind::OpenAi, false, true));
+            assert!(found.why.contains("as no kvit does"), "{}", found.why);
+            let told = decide(Some(Kind::Kvit), &Answers { models: models("kvit"), runs, ..answers() });
+            assert_eq!((told.kind, told.counters), (Kind::Kvit, false), "the configuration is not overruled, and nothing is believed");
+        }
+        assert_eq!((seen("openai", no_run()).kind, seen("openai", no_run()).is_kvit), (Kind::OpenAi, false));
     }
 
     #[test]
@@ -370,8 +473,10 @@ mod tests {
             models: vec![model("x"), model("y")],
             slots: None,
             is_kvit: false,
+            is_litellm: false,
             version: Some("1".to_owned()),
             started: Some(5),
+            life: None,
         };
         let another = |change: fn(&mut Detected)| {
             let mut now = one.clone();
@@ -394,7 +499,8 @@ mod tests {
         let garbage = ["", "<html>", "[]", "{\"data\":7}", "{\"data\":[{\"id\":7},{\"id\":\"\"},null]}", "\u{0}\u{1}"];
         for text in garbage {
             let all = good(text);
-            let answers = Answers { models: all.clone(), metrics: all.clone(), version: all.clone(), server_info: all.clone(), props: all };
+            let each = || all.clone();
+            let answers = Answers { models: each(), metrics: each(), version: each(), server_info: each(), props: each(), runs: each() };
             let found = decide(None, &answers);
             assert_eq!((found.kind, found.slots, found.version), (Kind::OpenAi, None, None), "{text}");
             assert_eq!(decide(Some(Kind::Vllm), &answers).kind, Kind::Vllm);

@@ -207,6 +207,11 @@ impl Ledger {
         self.last.get_or_insert(last);
     }
 
+    /// When every proof is given up, if that was said.
+    pub fn ends_by(&self) -> Option<Duration> {
+        self.last
+    }
+
     /// When the next look is useful, if any is: now or later. Not before the last one ended.
     pub fn look_from(&self) -> Option<Duration> {
         self.fresh.and_then(|_| self.closed.iter().filter_map(|closed| closed.looks_from).min())

@@ -3,7 +3,8 @@
 //! What is declared here is what the engines' own counters and sources show, not what they promise. A wrong `counted_within` or
 //! `shown_before` would make a wrong proof, so where nothing is known the capability is missing, and the level stays `best_effort`.
 //!
-//! Invariant: no kind declares a proof that needs the engine's word on a cancel.
+//! Invariant: no kind but kvit's own declares a proof that needs the engine's word on a cancel, and of that one the word is its record of the
+//! very run, never that it was told.
 // contract: C-29
 
 use std::fmt;
@@ -15,6 +16,8 @@ use http::{HeaderName, HeaderValue};
 /// Which engine an upstream is.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Kind {
+    /// Another kvit: `kvit serve`, or a `kvit gateway` before whatever it stands before.
+    Kvit,
     /// vLLM's OpenAI server.
     Vllm,
     /// SGLang's.
@@ -28,7 +31,7 @@ pub enum Kind {
 /// How an upstream is told that a run is cancelled.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum CancelBy {
-    /// By the run's id, and what it answers names what was released. No engine does so today but kvit's own worker.
+    /// By the run's id, and what it answers is its record of that run, released or not. Only another kvit does. The connection is closed as well.
     IdWithProof,
     /// By the run's id; what it answers says nothing. The connection is closed as well.
     IdWithoutProof,
@@ -36,6 +39,18 @@ pub enum CancelBy {
     Close,
     /// Not at all: it is known to go on whatever is done. The level of every cancel is `unsupported`.
     Nothing,
+}
+
+impl CancelBy {
+    /// The API's word for it.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            CancelBy::IdWithProof => "id_with_proof",
+            CancelBy::IdWithoutProof => "id",
+            CancelBy::Close => "close",
+            CancelBy::Nothing => "none",
+        }
+    }
 }
 
 /// How an upstream is told of the time that a run has left, beside the close when it is over.
@@ -129,11 +144,12 @@ pub struct Capabilities {
 
 impl Kind {
     /// All of them.
-    pub const ALL: [Kind; 4] = [Kind::Vllm, Kind::Sglang, Kind::LlamaCpp, Kind::OpenAi];
+    pub const ALL: [Kind; 5] = [Kind::Kvit, Kind::Vllm, Kind::Sglang, Kind::LlamaCpp, Kind::OpenAi];
 
     /// Its name in the configuration.
     pub fn name(self) -> &'static str {
         match self {
+            Kind::Kvit => "kvit",
             Kind::Vllm => "vllm",
             Kind::Sglang => "sglang",
             Kind::LlamaCpp => "llamacpp",
@@ -158,6 +174,18 @@ impl Kind {
     pub fn capabilities(self) -> Capabilities {
         let second = Duration::from_secs(1);
         match self {
+            // It keeps a record of each run, which says when nothing of it is left and how well that is known. A run that is cancelled in its
+            // queue costs nothing, so it may be given many.
+            Kind::Kvit => Capabilities {
+                cancel: CancelBy::IdWithProof,
+                requests: Shown::PerRequest,
+                kv_usage: Shown::InSum,
+                tokens: Shown::PerRequest,
+                fresh: None,
+                look_every_min: None,
+                closes_behind_streams: false,
+                slots: 256,
+            },
             // Its gauges are set behind every step, after that step's tokens were handed on, and a step takes as long as its prompts are long. It
             // answers 200 for ids that it never had.
             Kind::Vllm => Capabilities {
@@ -246,7 +274,7 @@ mod tests {
         for kind in Kind::ALL {
             assert_eq!(kind.to_string().parse(), Ok(kind));
         }
-        assert!("VLLM".parse::<Kind>().is_err_and(|why| why.contains("vllm, sglang, llamacpp, openai")));
+        assert!("VLLM".parse::<Kind>().is_err_and(|why| why.contains("kvit, vllm, sglang, llamacpp, openai")));
     }
 
     #[test]
@@ -268,7 +296,8 @@ mod tests {
     fn nobody_elses_engine_proves_by_its_word_and_none_proves_what_it_does_not_show() {
         for kind in Kind::ALL {
             let can = kind.capabilities();
-            assert_ne!(can.cancel, CancelBy::IdWithProof, "{kind}");
+            assert_eq!(can.cancel == CancelBy::IdWithProof, kind == Kind::Kvit, "{kind}");
+            assert_eq!(can.requests == Shown::PerRequest, kind == Kind::Kvit, "{kind}");
             assert!(can.fresh.is_none() || can.requests != Shown::No, "{kind}");
             assert!(can.slots > 0);
         }

@@ -2,7 +2,7 @@
 //!
 //! One task a request. It owns the request's connection, and a cancel ends the task at whatever it waits for: the connection is closed with it.
 //! What is said up then is what is known: that the run has ended, and, once the engine's counters have shown it or did not in time, how well that
-//! is proven. One task an upstream looks who it is, whether it is there, and at its counters while a cancel is not proven.
+//! is proven. Another kvit is asked for its record of the run. One task an upstream looks who it is, whether it is there, and at its counters while a cancel is not proven.
 //!
 //! Invariant: every submit is answered by one `Ended` and one `LetGo`, or, where nothing was sent that could have an effect, by the words of a
 //! worker that gives it back.
@@ -13,6 +13,7 @@ mod ask;
 mod health;
 mod judge;
 mod observe;
+mod proof;
 mod reading;
 mod run;
 mod tell;
@@ -35,7 +36,7 @@ use crate::client::Client;
 use crate::config::{ConfigError, UpstreamConfig};
 use crate::detect::Detected;
 use crate::evidence::Ledger;
-use crate::kind::{Capabilities, Kind};
+use crate::kind::{CancelBy, Capabilities, Kind};
 
 /// How long proofs are looked for once the gateway ends its runs because it goes away itself: less than it waits for them to settle.
 const LAST_LOOKS: Duration = Duration::from_secs(3);
@@ -52,6 +53,15 @@ struct Met {
     capabilities: Capabilities,
     /// The model that a witness asks for.
     model: Arc<str>,
+    /// How it is told of cancels.
+    cancel: CancelBy,
+}
+
+impl Met {
+    /// Whether it is another kvit that shows its record of a run to us, and heeds what it is told.
+    fn keeps_records(&self) -> bool {
+        self.detected.kind == Kind::Kvit && self.detected.counters && self.cancel != CancelBy::Nothing
+    }
 }
 
 struct Shared {
@@ -79,6 +89,8 @@ struct Shared {
     refused: AtomicBool,
     /// It has refused to be asked for a witness since it was met.
     takes_no_witness: AtomicBool,
+    /// One of its answers since it was met was LiteLLM's.
+    is_litellm: AtomicBool,
     /// What becomes of it when its runs fail, and in which of its epochs a run is sent.
     breaker: Mutex<Breaker>,
     epoch: Epoch,
@@ -140,6 +152,7 @@ pub fn link(config: UpstreamConfig, life: Incarnation) -> Result<(Link, Upstream
         doubt: Notify::new(),
         refused: AtomicBool::new(false),
         takes_no_witness: AtomicBool::new(false),
+        is_litellm: AtomicBool::new(false),
         epoch: breaker.epoch(),
         breaker: Mutex::new(breaker),
         tasks: AtomicUsize::new(0),

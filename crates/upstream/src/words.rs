@@ -40,7 +40,7 @@ pub const WORDS: &[Word] = &[
     Word {
         name: "kind",
         default: "it is looked at",
-        about: "Which engine it is: `vllm`, `sglang`, `llamacpp` or `openai`.",
+        about: "Which engine it is: `kvit`, `vllm`, `sglang`, `llamacpp` or `openai`.",
         set: |config, value| value.parse().map(|kind| config.kind = Some(kind)),
     },
     Word {
@@ -106,12 +106,12 @@ pub const WORDS: &[Word] = &[
     Word {
         name: "cancel",
         default: "what its kind can do",
-        about: "How a cancel is sent: `id` (by id, and closed; `vllm` and `sglang`), `close` (closed and nothing else), or `none`: it is known to go on whatever is done, so it is closed and told nothing.",
+        about: "How a cancel is sent: `id` (by id, and closed; `kvit`, `vllm` and `sglang`), `close` (closed and nothing else), or `none`: it is known to go on whatever is done, so it is closed and told nothing.",
         set: |config, value| value.parse().map(|cancel| config.cancel = Some(cancel)),
     },
     Word {
         name: "deadline",
-        default: "`kvit` where its models are owned by one, else `none`",
+        default: "`kvit` where its models are owned by one, `litellm` where it shows that it is that, else `none`",
         about: "How it is told of the time that a run has left: `kvit` (`X-Request-Timeout-Ms`), `litellm` (`x-litellm-timeout`), or `none`. kvit keeps the deadline whatever is said; a hop that does not notice a close ends it so, half a second later.",
         set: |config, value| value.parse().map(|by| config.deadline = Some(by)),
     },
@@ -166,7 +166,7 @@ pub const WORDS: &[Word] = &[
     Word {
         name: "observe_for_ms",
         default: "10000",
-        about: "How long the proof of a cancel is looked for, during which its slot stays taken; then the level is `best_effort`.",
+        about: "How long the proof of a cancel is looked for, during which its slot stays taken; then the level is `best_effort`. `kvit` is asked for twice as long: it may look for one itself.",
         set: |config, value| span(value).map(|time| config.observe_for = time),
     },
     Word {

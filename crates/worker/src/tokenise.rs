@@ -62,7 +62,7 @@ fn tokens(text: &Text, context: u32, job: &Job) -> Result<Vec<u32>, Outcome> {
         Prompt::Tokens(ids) => return Ok(ids.clone()),
         Prompt::Text(plain) => plain.len(),
         Prompt::Chat(turns) => turns.iter().map(|t| t.content.len()).sum(),
-        Prompt::Forward(_) => {
+        Prompt::Forward(_) | Prompt::Worded(_) => {
             let why = "a forwarded request goes to an engine that speaks HTTP, and this worker takes prompts";
             return Err(Outcome::because(Cause::Invalid, why));
         }
@@ -79,7 +79,7 @@ fn tokens(text: &Text, context: u32, job: &Job) -> Result<Vec<u32>, Outcome> {
             text.encode_chat(&turns, &unwanted)
         }
         Prompt::Text(plain) => text.encode(plain, &unwanted),
-        Prompt::Tokens(_) | Prompt::Forward(_) => Ok(Vec::new()),
+        Prompt::Tokens(_) | Prompt::Forward(_) | Prompt::Worded(_) => Ok(Vec::new()),
     };
     encoded.map_err(|why| Outcome::because(Cause::Invalid, why.to_string()))
 }

@@ -19,7 +19,7 @@ const ARGS = [
 const WIDE = { width: 1280, height: 900 };
 const NARROW = { width: 390, height: 844 };
 const PATIENCE = { timeout: 60_000 };
-// Where a server has no alerts and no diagnosis the console finds that out by asking.
+// Where a server has no alerts, and where a key is no operator's and may see no diagnosis, the console finds that out by asking.
 const MAY_BE_ABSENT = ["/v1/alerts", "/v1/diagnose", "/v1/waste"];
 
 const executablePath = process.env.KVIT_TEST_CHROMIUM;
@@ -388,6 +388,7 @@ test("a server with keys is asked with the key that somebody types, which is kep
   await row(page, "run-of-one").waitFor();
   assert.equal(await row(page, "run-of-two").count(), 0, "another tenant's run is not there");
   assert.match(await text(page, "#where"), /alice, tenant one/);
+  assert.equal(await page.locator("#diagnose").isVisible(), false, "a diagnosis names runs of every tenant");
   const kept = await page.evaluate(() => [localStorage.length, document.cookie, Object.values(sessionStorage), document.documentElement.outerHTML]);
   assert.deepEqual([kept[0], kept[1]], [0, ""]);
   assert(kept[2].includes(SECRETS.alice) && !kept[3].includes(SECRETS.alice) && !page.url().includes(SECRETS.alice));
@@ -397,6 +398,11 @@ test("a server with keys is asked with the key that somebody types, which is kep
   await use(SECRETS.op);
   await row(page, "run-of-two").waitFor();
   await row(page, "run-of-one").waitFor();
+  await page.locator("#diagnose .badge", { hasText: "healthy" }).waitFor();
+  const { verdict, evidence } = await (await fetch(`${server}/v1/diagnose`, { headers: { Authorization: `Bearer ${SECRETS.op}` } })).json();
+  assert.equal(verdict, "healthy");
+  const drawn = await text(page, "#diagnose-body");
+  for (const line of evidence) assert(drawn.includes(line), `${drawn}: ${line}`);
   await page.getByRole("combobox", { name: "Tenant", exact: true }).selectOption("two");
   await row(page, "run-of-one").waitFor({ state: "detached" });
   await row(page, "run-of-two").click();

@@ -206,8 +206,8 @@ def begun():
 
 
 # What an engine of this kind can prove of a caller that has left; of a busy real one perhaps nothing.
-WELL, BADLY = "observed", "best_effort"
-LEVELS = {"kvit": [BADLY], "sglang": [BADLY], "ollama": [BADLY], "vllm": [WELL], "llamacpp": [WELL], "": [WELL, BADLY]}
+SURELY, WELL, BADLY = "confirmed", "observed", "best_effort"
+LEVELS = {"kvit": [SURELY], "sglang": [BADLY], "ollama": [BADLY], "vllm": [WELL], "llamacpp": [WELL], "": [WELL, BADLY]}
 # How long the engine may go on behind a gateway that does not pass a close on: to the answer's end.
 GOES_ON_S = 300
 

@@ -17,7 +17,12 @@ const MAY_DEPEND: &[(&str, &[&str])] = &[
     // It judges from outside: nothing that it judges can be seen from it.
     ("verify", &["lifecycle", "observe", "protocol"]),
     ("sim", &["lifecycle", "kv", "engine"]),
-    ("kvit", &["lifecycle", "kv", "engine", "model", "observe", "protocol", "worker", "store", "gateway", "upstream", "verify", "sim"]),
+    // It shows what the API says.
+    ("top", &["lifecycle", "observe"]),
+    (
+        "kvit",
+        &["lifecycle", "kv", "engine", "model", "observe", "protocol", "worker", "store", "gateway", "upstream", "verify", "sim", "top"],
+    ),
     ("xtask", &[]),
 ];
 /// The crates that decide: no I/O, no async, no clock, no randomness, no locks.

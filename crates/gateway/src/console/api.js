@@ -34,12 +34,12 @@ async function ask(path, init) {
 export const get = async (path) => JSON.parse(await ask(path));
 export const post = async (path) => JSON.parse(await ask(path, { method: "POST" }));
 
-/** The answer, or null where there is nothing there. */
+/** The answer, or null where there is nothing there, or nothing for this key. */
 export async function find(path) {
   try {
     return await get(path);
   } catch (error) {
-    if (error instanceof Refused && [404, 410].includes(error.status)) return null;
+    if (error instanceof Refused && [403, 404, 410].includes(error.status)) return null;
     throw error;
   }
 }

@@ -70,6 +70,13 @@ function alerts({ alerts }) {
   return check("alerts", "Alerts", "bad", count(alerts.firing.length), `alerts fire: ${names.join(", ")}${more}`);
 }
 
+function diagnosis({ diagnosis }) {
+  if (!diagnosis) return null;
+  const { verdict, fault, summary } = diagnosis;
+  const level = fault ? "bad" : verdict === "cannot_tell" ? "unknown" : "ok";
+  return check("diagnosis", "Diagnosis", level, verdict.replaceAll("_", " "), fault ? summary.replace(/\.$/, "") : null);
+}
+
 const ORDER = ["ok", "unknown", "warn", "bad"];
 const HEADLINES = { ok: "Healthy", unknown: "Not everything is known", warn: "Worth a look", bad: "Something is wrong" };
 
@@ -78,7 +85,7 @@ export function judge(known) {
   if (known.unreachable) {
     return { level: "bad", headline: "The server cannot be reached", because: known.unreachable, checks: [] };
   }
-  const checks = [ready(known), cancels(known), ...account(known), waste(known), defects(known), alerts(known)].filter(Boolean);
+  const checks = [ready(known), cancels(known), ...account(known), waste(known), defects(known), alerts(known), diagnosis(known)].filter(Boolean);
   const level = checks.reduce((worst, { level }) => (ORDER.indexOf(level) > ORDER.indexOf(worst) ? level : worst), "ok");
   const reasons = checks.filter(({ why }) => why).sort((a, b) => ORDER.indexOf(b.level) - ORDER.indexOf(a.level)).map(({ why }) => why);
   const { live = 0 } = known;

@@ -109,8 +109,8 @@ const engines = () => known.workers?.length > 0 && known.workers.every(({ slots 
 
 async function slow() {
   const asked = [ready(), get("/v1/workers"), metrics(), alerts(), windows(), diagnose()];
-  const [is, workers, all, firing, shares] = await Promise.all(asked);
-  Object.assign(known, { ready: is, workers: workers.data, metrics: all, alerts: firing, windows: shares });
+  const [is, workers, all, firing, shares, diagnosis] = await Promise.all(asked);
+  Object.assign(known, { ready: is, workers: workers.data, metrics: all, alerts: firing, windows: shares, diagnosis });
 }
 
 function draw() {

@@ -1,7 +1,7 @@
-// Cancels that nobody has acknowledged, the alerts, and the diagnosis. Where a server has no alerts or diagnosis, nothing is shown of them.
+// Cancels that nobody has acknowledged, the alerts, and the diagnosis. Where somebody may not see one of them, nothing is shown of it.
 
-import { find } from "./api.js";
-import { $, badge, h, redraw, say, show } from "./dom.js";
+import { find, key } from "./api.js";
+import { $, badge, h, redraw, show } from "./dom.js";
 import { count, long } from "./format.js";
 
 /** A run whose cancel was sent and not acknowledged, with the time since. */
@@ -28,14 +28,15 @@ export function drawCancels(waiting, choose) {
   });
 }
 
-/** What an endpoint says that need not be there: asked again now and then only where it was not. */
+/** What an endpoint says that need not be there, or not for this key: asked again now and then only where it was not. */
 class Optional {
   constructor(path, everyMs, absentMs) {
     Object.assign(this, { path, everyMs, absentMs, next: 0, answer: null });
   }
 
   async poll() {
-    if (Date.now() < this.next) return this.answer;
+    if (Date.now() < this.next && this.key === key.get()) return this.answer;
+    this.key = key.get();
     this.next = Date.now() + this.everyMs;
     this.answer = await find(this.path);
     if (this.answer === null) this.next = Date.now() + this.absentMs;
@@ -83,28 +84,18 @@ export async function alerts() {
   return { firing: all.filter(({ firing }) => firing) };
 }
 
-/** A line a fact, whatever its shape. */
-function fact(value) {
-  if (value === null || typeof value !== "object") return String(value);
-  if (Array.isArray(value)) return value.map(fact).join(", ");
-  const text = word(value.text) ?? word(value.what) ?? word(value.summary);
-  return text ?? Object.entries(value).map(([name, one]) => `${name.replaceAll("_", " ")}: ${fact(one)}`).join(", ");
-}
-
+/** What is the matter, as the server judges it. It is for operators: to whoever has another key nothing is shown. */
 export async function diagnose() {
   const answer = await DIAGNOSE.poll();
   show($("diagnose"), answer !== null);
-  if (answer === null) return;
-  const list = (value) => (Array.isArray(value) ? value : value === null || value === undefined ? [] : [value]);
-  const verdict = word(answer.verdict) ?? word(answer.verdict?.word) ?? word(answer.verdict?.name) ?? "no verdict";
-  const says = word(answer.summary) ?? word(answer.means) ?? word(answer.verdict?.summary) ?? "";
-  const evidence = list(answer.evidence).map(fact);
-  const next = list(answer.next ?? answer.advice ?? answer.what_next).map(fact);
-  say($("diagnose-title"), "Diagnosis");
-  redraw($("diagnose-body"), JSON.stringify([verdict, says, evidence, next]), () => [
-    h("p", { class: "big", text: verdict.replaceAll("_", " ") }),
-    says ? h("p", { text: says }) : null,
-    evidence.length ? h("ul", {}, ...evidence.map((text) => h("li", { text }))) : null,
-    next.length ? h("div", {}, h("h3", { text: "What to do next" }), h("ul", {}, ...next.map((text) => h("li", { text })))) : null,
+  if (answer === null) return null;
+  const { verdict, fault, summary, boundary, evidence, next } = answer;
+  $("diagnose").classList.toggle("alarm", fault);
+  redraw($("diagnose-body"), JSON.stringify([verdict, boundary, evidence, next]), () => [
+    h("p", {}, badge(verdict.replaceAll("_", " "), fault ? "bad" : verdict === "cannot_tell" ? "unknown" : "ok"), h("span", { text: ` ${summary}` })),
+    boundary ? h("p", { class: "muted", text: `not crossed: ${boundary}` }) : null,
+    h("ul", {}, ...evidence.map((text) => h("li", { text }))),
+    next.length ? h("div", {}, h("h3", { text: "What to do next" }), h("ol", {}, ...next.map((text) => h("li", { text })))) : null,
   ]);
+  return answer;
 }

@@ -36,7 +36,11 @@ pub(super) const fn code(cause: Cause) -> Code {
 
 /// The status of a run that did not complete.
 pub(super) fn of_outcome(outcome: &Outcome) -> Status {
-    make(code(outcome.cause), ApiError::of_outcome(outcome).message(), Some(outcome.cause.as_str()))
+    let error = ApiError::of_outcome(outcome);
+    if error.status == StatusCode::NOT_FOUND {
+        return of_error(&error);
+    }
+    make(code(outcome.cause), error.message(), Some(outcome.cause.as_str()))
 }
 
 /// The status of a request for which no run was made, or that asked for a run that is not there.

@@ -9,7 +9,8 @@ use lifecycle::{Cause, Outcome, OutcomeKind};
 use observe::{Limits, Recall};
 use serde_json::{Value, json};
 
-use crate::{LATE, UNREACHED};
+use super::fields::no_model;
+use crate::reason::Reason;
 
 /// Seconds that a caller is told to wait when there is no room.
 const RETRY_AFTER_S: u32 = 1;
@@ -99,6 +100,13 @@ impl ApiError {
         ApiError::new(StatusCode::UNAUTHORIZED, "invalid_request_error", message).code("invalid_api_key")
     }
 
+    /// A 403: it is about runs of every tenant, and the key is not an operator's.
+    // contract: C-30
+    pub(crate) fn operators_only() -> ApiError {
+        let why = "this is for operators: it names runs of every tenant; the key's table needs `operator = true`";
+        ApiError::new(StatusCode::FORBIDDEN, "invalid_request_error", why).code("operators_only")
+    }
+
     /// Why the run store's answer is none.
     pub(crate) fn store(why: store::StoreError) -> ApiError {
         match why {
@@ -149,6 +157,9 @@ impl ApiError {
     /// failure. A caller's own deadline is none of these (it would silently run again and again while nobody waits), so it gets the status of
     /// a caller that no longer wants the answer; a 408 or 504 would be retried.
     pub(crate) fn of_outcome(outcome: &Outcome) -> ApiError {
+        if let (Cause::Invalid, Some(Reason::NoModel(name))) = (outcome.cause, Reason::of(outcome)) {
+            return no_model(&name);
+        }
         let (status, kind) = match (outcome.kind(), outcome.cause) {
             (_, Cause::QueueFull) => (StatusCode::TOO_MANY_REQUESTS, "rate_limit_error"),
             (_, Cause::QueueDeadline) => (StatusCode::SERVICE_UNAVAILABLE, "timeout"),
@@ -160,7 +171,7 @@ impl ApiError {
             (_, Cause::Orphaned) => (StatusCode::INTERNAL_SERVER_ERROR, "server_error"),
             (OutcomeKind::Cancelled, _) => (client_closed(), "cancelled"),
             (OutcomeKind::Expired, _) => (StatusCode::GATEWAY_TIMEOUT, "timeout"),
-            (_, Cause::WorkerLost) if begins(outcome, UNREACHED) => (StatusCode::BAD_GATEWAY, "server_error"),
+            (_, Cause::WorkerLost) if is_unreached(outcome) => (StatusCode::BAD_GATEWAY, "server_error"),
             (_, Cause::UpstreamError) if is_late(outcome) => (StatusCode::GATEWAY_TIMEOUT, "server_error"),
             (_, Cause::UpstreamError) => (StatusCode::BAD_GATEWAY, "server_error"),
             (OutcomeKind::Failed | OutcomeKind::Completed, _) => (StatusCode::INTERNAL_SERVER_ERROR, "server_error"),
@@ -171,7 +182,7 @@ impl ApiError {
         };
         let code = match outcome.cause {
             _ if is_late(outcome) => "upstream_timeout",
-            Cause::WorkerLost if begins(outcome, UNREACHED) => Cause::UpstreamError.as_str(),
+            Cause::WorkerLost if is_unreached(outcome) => Cause::UpstreamError.as_str(),
             cause => cause.as_str(),
         };
         let mut error = ApiError::new(status, kind, message).code(code);
@@ -200,11 +211,12 @@ impl ApiError {
 
 /// Whether an engine was waited for in vain.
 fn is_late(outcome: &Outcome) -> bool {
-    outcome.cause == Cause::UpstreamError && begins(outcome, LATE)
+    outcome.cause == Cause::UpstreamError && matches!(Reason::of(outcome), Some(Reason::Late(_)))
 }
 
-fn begins(outcome: &Outcome, with: &str) -> bool {
-    outcome.reason.as_deref().is_some_and(|why| why.starts_with(with))
+/// Whether there was no way to an engine.
+fn is_unreached(outcome: &Outcome) -> bool {
+    matches!(Reason::of(outcome), Some(Reason::Unreached(_)))
 }
 
 fn sentence(cause: Cause) -> &'static str {

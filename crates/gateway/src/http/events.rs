@@ -179,6 +179,9 @@ fn event(number: u64, said: &Said) -> Bytes {
             match delta.passed.as_ref().map(|passed| &passed.piece) {
                 Some(Piece::Head { status, .. }) => data["status"] = json!(status),
                 Some(Piece::Body(bytes) | Piece::Tail(bytes)) => data["raw"] = json!(String::from_utf8_lossy(bytes)),
+                Some(Piece::Called(called)) => {
+                    data["call"] = json!({"index": called.place, "id": called.id, "name": called.name, "arguments": called.arguments});
+                }
                 Some(Piece::Said) | None => {}
             }
             ("delta", data)

@@ -26,13 +26,13 @@ use super::fields::{self, Fields};
 use super::generate::{self, JOINED};
 use super::leaving::{self, Route};
 use super::{Requested, name, passing, serving};
-use crate::THEIRS;
 use crate::calls::Calls;
 use crate::conn::ConnState;
 use crate::dispatch::{Opened, Order};
 use crate::feed::{Item, Reader};
 use crate::keys::Caller;
 use crate::otlp;
+use crate::reason::Reason;
 
 /// Fields of a body that are for the gateway and nobody behind it.
 const OURS: [&str; 2] = ["timeout_ms", "on_disconnect"];
@@ -241,8 +241,7 @@ async fn whole(mut reader: Reader) -> Response {
 
 /// Whether the end is the engine's own answer, told in its own words.
 pub(super) fn is_theirs(outcome: &Outcome) -> bool {
-    matches!(outcome.cause, Cause::WorkerError | Cause::UpstreamError)
-        && outcome.reason.as_deref().is_some_and(|why| why.starts_with(THEIRS))
+    matches!(outcome.cause, Cause::WorkerError | Cause::UpstreamError) && matches!(Reason::of(outcome), Some(Reason::Theirs(_)))
 }
 
 /// Endpoints that only an engine that is forwarded to has: embeddings, rerank, scores.

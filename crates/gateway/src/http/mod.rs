@@ -7,6 +7,7 @@ pub(crate) mod caller;
 pub(crate) mod chat;
 pub(crate) mod completions;
 pub(crate) mod console;
+pub(crate) mod diagnose;
 pub(crate) mod effects;
 pub(crate) mod error;
 pub(crate) mod events;
@@ -90,6 +91,7 @@ pub(crate) fn router(calls: Arc<Calls>, stop: &watch::Receiver<bool>) -> Router 
         .merge(console::routes())
         .route("/v1/alerts", get(alerts::alerts))
         .route("/v1/waste", get(alerts::waste))
+        .route("/v1/diagnose", get(diagnose::diagnose))
         .route("/health", get(ready))
         .route("/health/live", get(live))
         .route("/health/ready", get(ready))

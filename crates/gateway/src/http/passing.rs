@@ -20,8 +20,8 @@ use super::forward::is_theirs;
 use super::generate;
 use super::mended::mended;
 use super::stream::{Events, Ready, Telling, event};
-use crate::THEIRS;
 use crate::feed::Reader;
+use crate::reason::Reason;
 
 /// Whether an answer of this status and kind is a stream that is passed on as it comes. Media types are the same in any case.
 pub(super) fn is_stream(status: u16, content_type: Option<&str>) -> bool {
@@ -109,7 +109,7 @@ impl Instead {
                 ready.end(false);
             }
             None => {
-                let message = format!("{THEIRS}{} to a request for a stream", self.status);
+                let message = Reason::Theirs(format!("{} to a request for a stream", self.status)).to_string();
                 ready.fail(&ApiError::new(StatusCode::BAD_GATEWAY, "server_error", message).code("upstream_error"));
             }
         }

@@ -17,6 +17,7 @@ fn worker_object(known: &WorkerState, load: Load) -> Value {
     let clock = known.clock.map(|clock| (clock.offset_us as f64 / 1000.0, clock.error.as_micros() as f64 / 1000.0)).unzip();
     json!({
         "object": "worker", "name": &*known.name, "incarnation": known.life.map(|life| life.to_string()), "state": known.word(),
+        "kind": known.offer.make.map(|make| make.kind), "cancel": known.offer.make.map(|make| make.cancel),
         "model": known.offer.models.first().map(|model| &*model.id),
         "models": known.offer.models.iter().map(|model| &*model.id).collect::<Vec<_>>(), "slots": known.offer.slots, "runs": load.runs, "device_lost": known.device_lost,
         "clock_offset_ms": clock.0, "clock_error_ms": clock.1,

@@ -25,7 +25,11 @@ struct Heard {
 
 impl Heard {
     fn of(delta: &Delta) -> Heard {
-        let piece = delta.passed.as_ref().map(|passed| passed.piece.clone());
+        let mut piece = delta.passed.as_ref().map(|passed| passed.piece.clone());
+        // What an engine calls its call is another name each time.
+        if let Some(Piece::Called(called)) = &mut piece {
+            called.id = None;
+        }
         Heard { text: delta.text.clone(), tokens: delta.tokens.clone(), finish: delta.finish, piece }
     }
 }

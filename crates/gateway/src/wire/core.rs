@@ -282,6 +282,7 @@ fn size_at_most(submit: &Submit) -> u64 {
         Prompt::Text(text) => text.len(),
         Prompt::Tokens(ids) => 5 * ids.len(),
         Prompt::Forward(forward) => forward.path.len() + forward.body.len(),
+        Prompt::Worded(fields) => fields.len(),
     };
     let params = &submit.params;
     let stops: usize = params.stop.iter().map(|stop| stop.len() + 8).sum();

@@ -5,6 +5,7 @@
 mod cancel;
 mod comments;
 mod console;
+mod diagnose;
 mod drain;
 mod durable;
 mod effects;

@@ -173,7 +173,7 @@ async fn defaults_are_openais_and_seeds_differ() {
         match submit.prompt {
             Prompt::Text(text) => assert_eq!(text, "only one"),
             Prompt::Tokens(ids) => assert_eq!(ids, [1, 2, 3]),
-            Prompt::Chat(_) | Prompt::Forward(_) => panic!("no chat"),
+            Prompt::Chat(_) | Prompt::Forward(_) | Prompt::Worded(_) => panic!("no chat"),
         }
         let s = &submit.params.sampling;
         assert_eq!((s.temperature, s.top_p, submit.params.max_tokens, submit.params.n), (1.0, 1.0, None, 1));

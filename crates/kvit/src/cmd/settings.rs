@@ -108,6 +108,7 @@ pub fn gateway(config: &ServeConfig) -> GatewayConfig {
         idempotency_grace: ms(config.idempotency_grace_ms),
         alerts: alerts(config),
         prices: Prices { device_hour: config.price_device_hour.get(), million_tokens: config.price_million_tokens.get() },
+        told: config.told().into(),
         ..GatewayConfig::default()
     }
 }

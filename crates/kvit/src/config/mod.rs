@@ -14,6 +14,7 @@ mod file;
 mod keys;
 mod options;
 mod otlp;
+mod told;
 mod upstreams;
 mod value;
 mod webhooks;
@@ -37,9 +38,12 @@ pub const OTHER_VARIABLES: &[(&str, &str)] = &[
     ),
     (
         "KVIT_API_KEY",
-        "The key that `trace`, `kv`, `runs`, `alerts`, `waste` and `soak` show to a server that has keys. It is no flag, for everybody on the machine sees flags.",
+        "The key that `trace`, `top`, `kv`, `runs`, `alerts`, `waste`, `diagnose` and `soak` show to a server that has keys. It is no flag, for everybody on the machine sees flags.",
     ),
-    ("KVIT_SERVER", "The server that `trace`, `kv`, `runs`, `alerts`, `waste` and `soak` ask, where `--server URL` does not name one."),
+    (
+        "KVIT_SERVER",
+        "The server that `trace`, `top`, `kv`, `runs`, `alerts`, `waste`, `diagnose` and `soak` ask, where `--server URL` does not name one.",
+    ),
 ];
 
 /// Everything that is wrong with a configuration is one of these; each says where it stands.

@@ -58,6 +58,13 @@ macro_rules! options {
             $(OptionDoc { key: stringify!($key), kind: $word, default: || { let value: $kind = $default; value.to_string() }, about: $about },)+
         ];
 
+        impl ServeConfig {
+            /// Every option's value as text, in the reference's order.
+            pub(super) fn values(&self) -> Vec<String> {
+                vec![$(self.$key.to_string(),)+]
+            }
+        }
+
         impl ServeFlags {
             /// This source laid over `below`.
             pub fn or(self, below: ServeFlags) -> ServeFlags {
@@ -195,7 +202,7 @@ options! {
     worker: Workers, "HOST:PORT,..." = Workers::default(),
         "Where a gateway's workers are; as a flag it may be given more than once. They need not be there yet. At least one worker or one upstream is needed.";
     upstream: Upstreams, "URL[,WORD=VALUE]..." = Upstreams::default(),
-        "Engines that others wrote, which a gateway drives over HTTP (docs/upstreams.md): vLLM, SGLang, llama.cpp, anything OpenAI-compatible. Several have blanks between them, or the flag is given more than once; in the file they may be `[[upstream]]` tables. The words are listed below.";
+        "Engines that others wrote, which a gateway drives over HTTP (docs/upstreams.md): vLLM, SGLang, llama.cpp, anything OpenAI-compatible, another kvit. Several have blanks between them, or the flag is given more than once; in the file they may be `[[upstream]]` tables. The words are listed below.";
     affinity_bytes: usize, "BYTES" = 1024,
         "Bytes of a prompt's beginning (the instructions and the user's first words) by which one of several workers is preferred, which may have computed it before; `prompt_cache_key` stands in its place. 0 to prefer none.";
     affinity_load_percent: u32, "PERCENT" = 125,

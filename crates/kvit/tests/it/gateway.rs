@@ -10,7 +10,7 @@ use crate::run;
 use crate::server::{Caller, Leave, PATIENCE, SLOW, Server, chat_body, lasting_model, rest, slow_model, tiny_model};
 use crate::worker::Process;
 
-fn until<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
+pub fn until<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
     let since = Instant::now();
     loop {
         if let Some(found) = look() {

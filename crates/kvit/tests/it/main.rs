@@ -1,11 +1,13 @@
 //! The binary as a person or a script meets it: real processes, their output and their exit codes.
 
+mod behind;
 mod commands;
 mod conformance;
 mod control;
 mod damaged;
 mod deadlines;
 mod demo;
+mod diagnose;
 mod documents;
 mod drain;
 mod endings;
@@ -30,6 +32,7 @@ mod leaving_guest;
 mod leaving_matrix;
 mod lost;
 mod outside;
+mod perfetto;
 mod pipelined;
 mod prometheus;
 mod raced;
@@ -40,6 +43,8 @@ mod soak;
 mod stalled;
 mod storm;
 mod tap;
+mod top;
+mod top_terminal;
 mod traces;
 mod verify;
 mod worker;

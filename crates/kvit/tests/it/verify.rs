@@ -5,7 +5,10 @@ use std::net::TcpListener;
 use std::path::Path;
 use std::process::Stdio;
 
-use super::server::lasting_model;
+use verify::judge::cell::Set;
+use verify::judge::result::Report;
+
+use super::server::{SLOW, Server, lasting_model, slow_model};
 use super::{Said, run};
 
 /// A server that names a model and its release, and asks for nothing more; it answers until the test's process ends.
@@ -127,7 +130,7 @@ fn kvit_is_judged_by_its_own_rules_in_one_process_and_in_two() {
         ("now.gateway.json", &["gateway", "worker"], &["client → gateway", "gateway → worker", "worker → work"]),
     ] {
         let text = std::fs::read_to_string(folder.path().join(name)).unwrap();
-        let report: verify::judge::result::Report = serde_json::from_str(&text).unwrap();
+        let report: Report = serde_json::from_str(&text).unwrap();
         assert_eq!(report.hops.iter().map(|hop| hop.name.as_str()).collect::<Vec<_>>(), hops);
         assert!(report.hops.iter().all(|hop| hop.version.as_deref() == Some(env!("CARGO_PKG_VERSION"))), "{:?}", report.hops);
         let words: Vec<_> = report.cells.iter().map(|of| of.verdict.word()).collect();
@@ -141,6 +144,25 @@ fn kvit_is_judged_by_its_own_rules_in_one_process_and_in_two() {
     }
     let refused = run(&["verify", "--self", "http://127.0.0.1:1"]);
     assert_eq!((refused.code, refused.err.contains("cannot be used with")), (2, true), "{}", refused.err);
+}
+
+// contract: C-29
+#[test]
+fn a_url_alone_is_enough_to_be_judged_by_the_quick_set_and_by_every_check() {
+    let folder = tempfile::tempdir().unwrap();
+    let json = folder.path().join("now.json");
+    let server = Server::start(&slow_model(), &[&SLOW[..], &["--max-running", "4", "--log", "error"]].concat());
+    let said = run(&["verify", &format!("http://127.0.0.1:{}", server.port), "--json", json.to_str().unwrap()]);
+    assert_eq!(said.code, 0, "{}\n{}", said.out, said.err);
+    let report: Report = serde_json::from_str(&std::fs::read_to_string(json).unwrap()).unwrap();
+    let cells: Vec<_> = report.cells.iter().map(|of| (of.cell, of.verdict.word())).collect();
+    assert_eq!(cells, Set::Quick.cells().into_iter().map(|cell| (cell, "pass")).collect::<Vec<_>>(), "{}", said.out);
+    let checks: Vec<_> = report.checks.iter().map(|of| of.name.as_str()).collect();
+    for name in ["control", "capacity", "per-request state", "memory", "cache", "neighbours"] {
+        assert!(checks.contains(&name), "{checks:?}");
+    }
+    // Who it was and where its processes are was found out, and no word was needed for it.
+    assert_eq!((report.profile.as_str(), report.hops[0].kind.as_deref()), ("kvit", Some("kvit")));
 }
 
 // contract: C-29

@@ -7,7 +7,7 @@
 use super::{Dispatch, DispatchEffect, Effects};
 use crate::message::Usage;
 use crate::rules::Rules;
-use crate::{Cause, Deadline, Time};
+use crate::{Cause, Deadline, Outcome, Time};
 
 impl<R: Rules> Dispatch<R> {
     /// Whether the policy allows an attempt after this one.
@@ -28,6 +28,16 @@ impl<R: Rules> Dispatch<R> {
     /// Whether nothing of it was delivered, so that another worker could begin it anew.
     pub(super) fn is_untouched(&self) -> bool {
         !self.told && !self.dismissed && self.work.is_some()
+    }
+
+    /// It is turned away for this, if it waits and no worker has begun it.
+    pub fn refuse(&mut self, outcome: Outcome, now: Time) -> Effects {
+        if !self.is_waiting() || self.call.attempt() != self.unbegun {
+            return Vec::new();
+        }
+        let cause = outcome.cause;
+        self.ended = Some(outcome);
+        self.want(cause, now)
     }
 
     /// An attempt is over and the run is not.

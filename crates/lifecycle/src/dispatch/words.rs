@@ -98,7 +98,12 @@ impl Word {
             Up::Ended { attempt, outcome, usage } => each(attempt, Word::Ended { outcome, usage }),
             Up::Released { attempt, .. } => each(attempt, Word::Released),
             Up::LetGo { attempt, guarantee } => each(attempt, Word::LetGo(guarantee)),
-            other @ (Up::Records { .. } | Up::DeviceLost { .. } | Up::Ask { .. } | Up::Draining | Up::Snapshot { .. }) => {
+            other @ (Up::Records { .. }
+            | Up::DeviceLost { .. }
+            | Up::Ask { .. }
+            | Up::Draining
+            | Up::Snapshot { .. }
+            | Up::Reported { .. }) => {
                 return Some(other);
             }
         }

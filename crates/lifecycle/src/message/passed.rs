@@ -1,6 +1,7 @@
-//! Requests and answers that pass unchanged between a caller and an engine that is no worker of kvit's own.
+//! Requests and answers that pass between a caller and an engine that is no worker of kvit's own: unchanged, or, of an answer that is read here,
+//! what kvit's own engine has no word for.
 //!
-//! Invariant: nothing here is looked into, changed or logged.
+//! Invariant: nothing here is logged, and what is passed on is neither looked into nor changed.
 
 use std::sync::Arc;
 
@@ -44,6 +45,36 @@ pub enum Piece {
     Tail(Bytes),
     /// Nothing but what the delta itself says: the request was not a forwarded one.
     Said,
+    /// A part of a call that the model makes, in an answer that is read here and not passed on.
+    Called(Box<Called>),
+}
+
+/// A part of one call of a function: the first of them names it, and the arguments are those of all parts behind each other. Never logged.
+#[derive(Clone, PartialEq, Eq, Default)]
+pub struct Called {
+    /// Which of the answer's calls, from 0.
+    pub place: u32,
+    /// What the engine calls it.
+    pub id: Option<String>,
+    /// The function.
+    pub name: Option<String>,
+    /// A part of its arguments, which are JSON when all parts are there.
+    pub arguments: String,
+}
+
+impl Called {
+    /// Bytes of what it says.
+    pub fn bytes(&self) -> usize {
+        let text = |text: &Option<String>| text.as_ref().map_or(0, String::len);
+        text(&self.id) + text(&self.name) + self.arguments.len()
+    }
+}
+
+impl std::fmt::Debug for Called {
+    /// Says the size only.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Called({}, {} bytes)", self.place, self.bytes())
+    }
 }
 
 impl std::fmt::Debug for Piece {
@@ -54,6 +85,7 @@ impl std::fmt::Debug for Piece {
             Piece::Body(bytes) => write!(f, "Body({} bytes)", bytes.len()),
             Piece::Tail(bytes) => write!(f, "Tail({} bytes)", bytes.len()),
             Piece::Said => write!(f, "Said"),
+            Piece::Called(called) => write!(f, "{called:?}"),
         }
     }
 }

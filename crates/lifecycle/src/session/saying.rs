@@ -45,7 +45,7 @@ impl WorkerSide {
                 self.released(attempt, &mut out);
             }
             // Outside the session, of our own making, or no word of a worker of this protocol.
-            Up::Snapshot { .. } | Up::Ask { .. } | Up::LetGo { .. } => {}
+            Up::Snapshot { .. } | Up::Ask { .. } | Up::LetGo { .. } | Up::Reported { .. } => {}
         }
         let names: Vec<Arc<str>> = self.peers.keys().cloned().collect();
         names.iter().for_each(|name| self.flush(name, now, &mut out));

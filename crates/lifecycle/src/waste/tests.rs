@@ -28,6 +28,25 @@ fn an_estimate_of_nonsense_is_nothing() {
 
 // contract: C-12
 #[test]
+fn what_somebody_else_counted_is_added_and_never_less_than_what_was_counted_here() {
+    let after = |after, steps_after| Reported { after, steps_after, prompt_after: 7, ..Reported::default() };
+    let mut meter = WasteMeter::default();
+    meter.step(decode());
+    meter.reported((5, 4), &after(3, 2));
+    let w = meter.waste();
+    assert_eq!((w.generated, w.steps, w.after.total(), w.prompt_after), (6, 5, 0, 0), "nobody had left");
+    meter.abandon(Phase::Decode);
+    meter.step(decode());
+    meter.reported((2, 0), &after(3, 0));
+    let w = meter.waste();
+    assert_eq!((w.generated, w.after.of(Phase::Decode), w.steps_after.total()), (9, 3, 1));
+    assert_eq!((w.prompt, w.prompt_after), (7, 7));
+    meter.reported((0, 0), &after(2, 1));
+    assert_eq!(meter.waste(), w, "it falls by no later word");
+}
+
+// contract: C-12
+#[test]
 fn work_before_abandonment_is_no_waste_and_work_after_it_is() {
     let mut meter = WasteMeter::default();
     meter.step(chunk(37));

@@ -551,3 +551,20 @@ fn an_end_without_a_first_word_tells_that_a_worker_took_the_run_on_only_if_the_a
     assert_eq!(ends(Cause::Stop), ["tell accepted", "OutcomeSet/1", "tell stop"]);
     assert_eq!(ends(Cause::Invalid), ["OutcomeSet/1", "tell invalid"], "it was turned away");
 }
+
+/// With what is said of that; one that a worker may have begun is not turned away any more.
+// contract: C-2
+#[test]
+fn a_run_that_waits_in_vain_is_turned_away_unless_it_was_begun() {
+    let refusal = || Outcome::because(Cause::Invalid, "nobody has it");
+    let mut waits = run(DispatchConfig::default());
+    let effects = waits.refuse(refusal(), Time(1));
+    let told = effects.iter().find_map(|effect| if let F::Tell(Said::End { outcome, .. }) = effect { Some(outcome.clone()) } else { None });
+    assert_eq!((told, waits.call().outcome()), (Some(refusal()), Some(Cause::Invalid)));
+    let mut given_back = run(DispatchConfig { redispatch_max: 1, ..DispatchConfig::default() });
+    given_back.place(at(ONE, 4), Time(0));
+    assert_eq!(words(&given_back.refuse(refusal(), Time(1))), [""; 0], "it is at a worker");
+    given_back.worker_lost(ONE.0, ONE.1, true, Time(1));
+    assert!(given_back.is_waiting());
+    assert_eq!(words(&given_back.refuse(refusal(), Time(2))), [""; 0], "a worker may have begun it");
+}

@@ -141,7 +141,7 @@ fn models_are_known_once_and_names_are_told_apart() {
 fn engines(slots: &[u32]) -> Workers {
     let mut workers = Workers::default();
     for (index, slots) in (0..).zip(slots) {
-        let offer = Offer { models: vec![model("m"), model("n")], slots: Some(*slots), forwards: true };
+        let offer = Offer { models: vec![model("m"), model("n")], slots: Some(*slots), forwards: true, make: None };
         let worker = workers.add(name("?"));
         assert_eq!(workers.here(worker, Incarnation(index), offer, format!("10.0.0.{index}:8000").into()), None);
     }
@@ -247,4 +247,24 @@ fn two_alike_are_not_put_together_where_slots_are_not_known() {
     assert_eq!(workers.choose(&need, 125, has_one), Some(WorkerIndex(1 - first.0)));
     let many = |_| Load { tokens: 0, runs: 4, newest: 0 };
     assert_eq!(workers.choose(&need, 125, many), Some(first), "a quarter more than its share");
+}
+
+/// Whoever may still come may have anything, unless it is said what that is; what has gone has nothing.
+#[test]
+fn a_model_that_nobody_has_is_known_as_that_when_all_are_known() {
+    let mut workers = here(2);
+    let never = |workers: &Workers, model: &str| workers.never_serve(&Need::of(model));
+    assert!(!never(&workers, "m") && never(&workers, "other"));
+    // They take prompts, and nothing that goes on as it came.
+    assert!(workers.never_serve(&Need { forwarded: true, ..Need::of("m") }));
+    let third = workers.add(name("?"));
+    assert!(!never(&workers, "other"));
+    workers.expects(third, model("third").into());
+    assert!(never(&workers, "other") && !never(&workers, "third"));
+    workers.heard(WorkerIndex(0), false);
+    assert!(never(&workers, "other"), "it is the same that is not heard");
+    assert!(workers.lost(WorkerIndex(0), Incarnation(0)));
+    assert!(!never(&workers, "other"), "another life of it may have anything");
+    let _ = workers.gone(WorkerIndex(0));
+    assert!(never(&workers, "other"));
 }

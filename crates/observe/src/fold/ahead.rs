@@ -69,6 +69,11 @@ impl Ahead {
         self.prompt = self.whole_prompt + self.generated;
     }
 
+    /// Tokens that it was seen to generate.
+    pub(super) fn generated(&self) -> u64 {
+        self.generated
+    }
+
     /// All of it.
     pub(super) fn tokens(&self) -> u64 {
         self.prompt.saturating_add(self.output)

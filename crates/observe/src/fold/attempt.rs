@@ -48,6 +48,8 @@ pub(crate) struct AttemptFold {
     pub(super) ahead: Option<Ahead>,
     /// When it was where.
     pub(crate) stages: Stages,
+    /// The same, as another kvit says it that had the attempt.
+    pub(super) bound: Option<u64>,
 }
 
 impl AttemptFold {
@@ -65,6 +67,7 @@ impl AttemptFold {
             void: false,
             ahead: None,
             stages: Stages::default(),
+            bound: None,
         }
     }
 }

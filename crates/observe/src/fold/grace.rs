@@ -21,6 +21,13 @@ pub(crate) struct Graces {
     ran_out: Option<Time>,
 }
 
+impl Graces {
+    /// Whether somebody may still come back.
+    pub(super) fn is_open(&self) -> bool {
+        self.begun > self.resumed && self.ran_out.is_none()
+    }
+}
+
 impl Run {
     pub(super) fn fold_grace(&mut self, record: &Record, totals: &mut Totals) {
         match &record.event {

@@ -96,6 +96,7 @@ impl Run {
             }
             Event::Released { receipt } => self.released(record, receipt, totals),
             Event::SentAs { upstream, request } => self.sent_as = Some((upstream.clone(), request.clone())),
+            Event::Reported { work } => self.reported(record.attempt, work, totals),
             Event::LetGo { guarantee } => self.proof = Some(*guarantee),
             Event::Void { .. } => {
                 if let Some(attempt) = self.attempt_mut(record.attempt)
@@ -215,7 +216,7 @@ impl Run {
     }
 
     /// Computing for an attempt, or giving it blocks, after its release would make the release a lie.
-    fn check_unreleased(&self, number: u32, totals: &mut Totals) {
+    pub(super) fn check_unreleased(&self, number: u32, totals: &mut Totals) {
         if self.attempts.iter().any(|a| a.number == number && a.released) {
             totals.defect(Defect::UsedAfterRelease);
         }

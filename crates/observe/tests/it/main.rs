@@ -1,6 +1,8 @@
 //! The journal and its views, seen through the public API: what is recorded is what every view shows.
 
 mod alerts;
+mod diagnose;
+mod diagnose_engine;
 mod documents;
 mod graces;
 mod hands;
@@ -9,6 +11,7 @@ mod metrics;
 mod open_metrics;
 mod otlp;
 mod reach;
+mod reported;
 mod sessions;
 mod steps;
 mod story;

@@ -6,7 +6,7 @@
 use std::sync::Arc;
 
 use lifecycle::event::Record;
-use lifecycle::message::{Delta, Passed, Piece, Receipt, TokenLogprob, Up, Usage};
+use lifecycle::message::{Called, Delta, Passed, Piece, Receipt, TokenLogprob, Up, Usage};
 use lifecycle::{Cause, Outcome, OutcomeKind, StepId};
 
 use crate::limits::{ATTEMPTS_MAX, HEADERS_MAX, RECORDS_MAX};
@@ -43,6 +43,8 @@ impl TryFrom<&Up> for Message {
             Up::Snapshot { .. } => return Err(Error::NotInSession { message: "Snapshot" }),
             // A worker of this protocol says `Released`.
             Up::LetGo { .. } => return Err(Error::NotInSession { message: "LetGo" }),
+            // And sends its records.
+            Up::Reported { .. } => return Err(Error::NotInSession { message: "Reported" }),
         })
     }
 }
@@ -119,8 +121,17 @@ impl TryFrom<wire::Delta> for Delta {
 impl From<&Passed> for wire::Passed {
     fn from(passed: &Passed) -> wire::Passed {
         let tail = matches!(passed.piece, Piece::Tail(_));
+        let called = match &passed.piece {
+            Piece::Called(called) => Some(wire::Called {
+                place: called.place,
+                id: called.id.clone(),
+                name: called.name.clone(),
+                arguments: called.arguments.clone(),
+            }),
+            _ => None,
+        };
         let (head, body) = match &passed.piece {
-            Piece::Said => (None, None),
+            Piece::Said | Piece::Called(_) => (None, None),
             Piece::Body(bytes) | Piece::Tail(bytes) => (None, Some(bytes.to_vec())),
             Piece::Head { status, content_type, headers } => {
                 let content_type = content_type.as_deref().map(str::to_owned);
@@ -129,7 +140,7 @@ impl From<&Passed> for wire::Passed {
                 (Some(wire::AnswerHead { status: Some(u32::from(*status)), content_type, headers }), None)
             }
         };
-        wire::Passed { tokens: passed.tokens, head, body, tail }
+        wire::Passed { tokens: passed.tokens, head, body, tail, called }
     }
 }
 
@@ -148,7 +159,10 @@ impl TryFrom<wire::Passed> for Passed {
             }
             (None, Some(bytes)) if passed.tail => Piece::Tail(bytes.into()),
             (None, Some(bytes)) => Piece::Body(bytes.into()),
-            (None, None) => Piece::Said,
+            (None, None) => match passed.called {
+                Some(wire::Called { place, id, name, arguments }) => Piece::Called(Box::new(Called { place, id, name, arguments })),
+                None => Piece::Said,
+            },
         };
         Ok(Passed { tokens: passed.tokens, piece })
     }

@@ -30,6 +30,7 @@ fn all_of(frame: &Frame<Down>) -> String {
             Prompt::Text(text) => text.clone(),
             Prompt::Tokens(ids) => format!("{ids:?}"),
             Prompt::Forward(f) => format!("{} {:?} {}", f.path, f.body, f.stream),
+            Prompt::Worded(fields) => format!("{fields:?}"),
         };
         text += &format!("{:?}", bits(&submit.params.sampling));
     }

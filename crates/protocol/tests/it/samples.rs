@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use lifecycle::event::{Event, Record};
 use lifecycle::message::{
-    AttemptCut, BlockCut, ChatMessage, DeadlineLeft, Delta, Down, Forward, Held, ModelInfo, Passed, Piece, Prompt, Receipt, Snapshot,
-    Submit, TokenLogprob, Up, Usage,
+    AttemptCut, BlockCut, Called, ChatMessage, DeadlineLeft, Delta, Down, Forward, Held, ModelInfo, Passed, Piece, Prompt, Receipt,
+    Snapshot, Submit, TokenLogprob, Up, Usage,
 };
 use lifecycle::params::{Params, Sampling};
 use lifecycle::session::{Echo, Frame, Hello, SessionConfig, Welcome};
@@ -73,6 +73,7 @@ pub fn downs() -> Vec<(&'static str, Down)> {
         ("submit_text", Down::Submit(Box::new(submit(Prompt::Text("Once upon".into()))))),
         ("submit_tokens", Down::Submit(Box::new(submit(Prompt::Tokens(vec![1, 300, 70_000]))))),
         ("submit_forward", Down::Submit(Box::new(submit(Prompt::Forward(forward))))),
+        ("submit_worded", Down::Submit(Box::new(submit(Prompt::Worded("{\"messages\":[]}".into()))))),
         ("cancel", Down::Cancel { attempt: attempt("r1"), cause: Cause::ClientClosed, number: 12, observed_ago }),
         ("claim", Down::Claim { attempts: attempts.clone() }),
         ("disclaim", Down::Disclaim { attempts }),
@@ -102,6 +103,12 @@ pub fn passed() -> Vec<Delta> {
     pieces.map(|(tokens, piece)| Delta { passed: Some(Box::new(Passed { tokens, piece })), ..delta() }).into()
 }
 
+/// A part of a call.
+pub fn called() -> Delta {
+    let called = Called { place: 1, id: Some("call_7".into()), name: Some("look".into()), arguments: "{\"a\":".into() };
+    Delta { passed: Some(Box::new(Passed { tokens: 1, piece: Piece::Called(Box::new(called)) })), ..delta() }
+}
+
 pub fn ups() -> Vec<(&'static str, Up)> {
     let outcome = Outcome::because(Cause::CancelRequested, "as you wish");
     let usage = Usage { prompt: 37, cached_prompt: 16, generated: 19 };
@@ -110,6 +117,7 @@ pub fn ups() -> Vec<(&'static str, Up)> {
         ("accepted", Up::Accepted { attempt: attempt("r1"), prompt_tokens: 37 }),
         ("step", Up::Step { step: StepId(1064), deltas: vec![delta()] }),
         ("passed", Up::Step { step: StepId(1065), deltas: passed() }),
+        ("called", Up::Step { step: StepId(1065), deltas: vec![called()] }),
         ("cancel_acknowledged", Up::CancelAcknowledged { attempt: attempt("r1"), won: Some(Cause::ClientClosed) }),
         ("ended", Up::Ended { attempt: attempt("r1"), outcome, usage }),
         ("released", Up::Released { attempt: attempt("r1"), receipt }),

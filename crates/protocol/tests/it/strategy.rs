@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use lifecycle::message::{
-    AttemptCut, BlockCut, ChatMessage, DeadlineLeft, Delta, Down, Forward, Held, ModelInfo, Passed, Piece, Prompt, Receipt, Snapshot,
-    Submit, TokenLogprob, Up, Usage,
+    AttemptCut, BlockCut, Called, ChatMessage, DeadlineLeft, Delta, Down, Forward, Held, ModelInfo, Passed, Piece, Prompt, Receipt,
+    Snapshot, Submit, TokenLogprob, Up, Usage,
 };
 use lifecycle::params::{Params, Sampling};
 use lifecycle::session::{Echo, Frame, Hello, Welcome};
@@ -81,6 +81,7 @@ fn prompt() -> impl Strategy<Value = Prompt> {
         text().prop_map(Prompt::Text),
         vec(any::<u32>(), 0..9).prop_map(Prompt::Tokens),
         (text(), bytes(), any::<bool>()).prop_map(forward),
+        bytes().prop_map(|fields| Prompt::Worded(fields.into())),
     ]
 }
 
@@ -141,11 +142,13 @@ fn passed() -> impl Strategy<Value = Passed> {
         content_type: kind.map(Into::into),
         headers: headers.into(),
     };
+    let called = |(place, id, name, arguments)| Piece::Called(Box::new(Called { place, id, name, arguments }));
     let piece = prop_oneof![
         Just(Piece::Said),
         bytes().prop_map(|bytes| Piece::Body(bytes.into())),
         bytes().prop_map(|bytes| Piece::Tail(bytes.into())),
         (100..1000_u16, option::of(text()), vec(header, 0..3)).prop_map(head),
+        (n32(), option::of(text()), option::of(text()), text()).prop_map(called),
     ];
     (n32(), piece).prop_map(|(tokens, piece)| Passed { tokens, piece })
 }

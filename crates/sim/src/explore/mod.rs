@@ -6,6 +6,7 @@
 //!
 //! Invariant: an exploration that closes has met every state of its setup, or has said that it stopped before.
 
+mod accounts;
 mod action;
 mod apply;
 mod cells;
@@ -28,6 +29,7 @@ mod words;
 mod work;
 mod world;
 
+pub use accounts::accounts;
 pub use action::Action;
 pub use cells::{CellAccount, Cells, Listening, excuse};
 pub use marks::{Mark, Marks};

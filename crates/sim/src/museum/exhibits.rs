@@ -1,7 +1,7 @@
 //! What is on show.
 // field: F-21 F-22 F-28 F-39 F-40 F-43 F-61 F-68
 
-use super::{Exhibit, bugs, catch, play};
+use super::{Exhibit, bugs, catch, play, seen};
 
 /// All of them, from the pool to the gateway.
 pub const EXHIBITS: &[Exhibit] = &[
@@ -16,6 +16,7 @@ pub const EXHIBITS: &[Exhibit] = &[
         seen_as: &["C-14", "C-16"],
         catch: catch::<bugs::FreeBeforeFence>,
         play: play::<bugs::FreeBeforeFence>,
+        cuts: seen::cuts::<bugs::FreeBeforeFence>,
     },
     Exhibit {
         name: "deferred-counts-as-free",
@@ -28,6 +29,7 @@ pub const EXHIBITS: &[Exhibit] = &[
         seen_as: &["C-16"],
         catch: catch::<bugs::DeferredCountsAsFree>,
         play: play::<bugs::DeferredCountsAsFree>,
+        cuts: seen::cuts::<bugs::DeferredCountsAsFree>,
     },
     Exhibit {
         name: "shared-block-freed",
@@ -40,6 +42,7 @@ pub const EXHIBITS: &[Exhibit] = &[
         seen_as: &["C-14", "C-16", "C-17"],
         catch: catch::<bugs::SharedBlockFreed>,
         play: play::<bugs::SharedBlockFreed>,
+        cuts: seen::cuts::<bugs::SharedBlockFreed>,
     },
     Exhibit {
         name: "dropped-block-published",
@@ -52,6 +55,7 @@ pub const EXHIBITS: &[Exhibit] = &[
         seen_as: &["C-14"],
         catch: catch::<bugs::DroppedBlockPublished>,
         play: play::<bugs::DroppedBlockPublished>,
+        cuts: seen::cuts::<bugs::DroppedBlockPublished>,
     },
     Exhibit {
         name: "id-by-prefix",
@@ -64,6 +68,7 @@ pub const EXHIBITS: &[Exhibit] = &[
         seen_as: &["C-1", "C-4", "C-11"],
         catch: catch::<bugs::IdByPrefix>,
         play: play::<bugs::IdByPrefix>,
+        cuts: seen::cuts::<bugs::IdByPrefix>,
     },
     Exhibit {
         name: "early-cancel-lost",
@@ -76,6 +81,7 @@ pub const EXHIBITS: &[Exhibit] = &[
         seen_as: &["C-11"],
         catch: catch::<bugs::EarlyCancelLost>,
         play: play::<bugs::EarlyCancelLost>,
+        cuts: seen::cuts::<bugs::EarlyCancelLost>,
     },
     Exhibit {
         name: "released-again",
@@ -88,6 +94,7 @@ pub const EXHIBITS: &[Exhibit] = &[
         seen_as: &["C-20"],
         catch: catch::<bugs::ReleasedAgain>,
         play: play::<bugs::ReleasedAgain>,
+        cuts: seen::cuts::<bugs::ReleasedAgain>,
     },
     Exhibit {
         name: "answers-run-on",
@@ -100,6 +107,7 @@ pub const EXHIBITS: &[Exhibit] = &[
         seen_as: &["C-15", "C-20"],
         catch: catch::<bugs::OtherAnswersRunOn>,
         play: play::<bugs::OtherAnswersRunOn>,
+        cuts: seen::cuts::<bugs::OtherAnswersRunOn>,
     },
     Exhibit {
         name: "late-completion-filtered",
@@ -112,6 +120,7 @@ pub const EXHIBITS: &[Exhibit] = &[
         seen_as: &["liveness"],
         catch: catch::<bugs::LateCompletionFiltered>,
         play: play::<bugs::LateCompletionFiltered>,
+        cuts: seen::cuts::<bugs::LateCompletionFiltered>,
     },
     Exhibit {
         name: "released-at-the-end",
@@ -124,6 +133,7 @@ pub const EXHIBITS: &[Exhibit] = &[
         seen_as: &["C-20"],
         catch: catch::<bugs::ReleasedAtTheEnd>,
         play: play::<bugs::ReleasedAtTheEnd>,
+        cuts: seen::cuts::<bugs::ReleasedAtTheEnd>,
     },
     Exhibit {
         name: "acknowledgement-releases",
@@ -136,6 +146,7 @@ pub const EXHIBITS: &[Exhibit] = &[
         seen_as: &["C-20"],
         catch: catch::<bugs::AcknowledgementReleases>,
         play: play::<bugs::AcknowledgementReleases>,
+        cuts: seen::cuts::<bugs::AcknowledgementReleases>,
     },
     Exhibit {
         name: "state-removed-early",
@@ -148,6 +159,7 @@ pub const EXHIBITS: &[Exhibit] = &[
         seen_as: &["C-4", "C-12", "C-20"],
         catch: catch::<bugs::StateRemovedEarly>,
         play: play::<bugs::StateRemovedEarly>,
+        cuts: seen::cuts::<bugs::StateRemovedEarly>,
     },
     Exhibit {
         name: "blind-timer",
@@ -160,5 +172,6 @@ pub const EXHIBITS: &[Exhibit] = &[
         seen_as: &["C-12", "C-20"],
         catch: catch::<bugs::BlindTimer>,
         play: play::<bugs::BlindTimer>,
+        cuts: seen::cuts::<bugs::BlindTimer>,
     },
 ];

@@ -6,10 +6,12 @@
 
 mod bugs;
 mod exhibits;
+mod seen;
 
 use std::time::Duration;
 
 use lifecycle::Rules;
+use lifecycle::message::Snapshot;
 
 pub use exhibits::EXHIBITS;
 
@@ -42,6 +44,7 @@ pub struct Exhibit {
     pub seen_as: &'static [&'static str],
     catch: fn(&Setup, &dyn Fn() -> Duration) -> Caught,
     play: fn(u64) -> Option<Failure>,
+    cuts: fn(&Setup, &Found) -> Vec<Snapshot>,
 }
 
 /// What became of the hunt for a bug.
@@ -74,6 +77,11 @@ impl Exhibit {
     /// Looks for it with the simulator, in so many seeds from 0.
     pub fn play(&self, seeds: u64) -> Option<Failure> {
         (self.play)(seeds)
+    }
+
+    /// The worker's account after each step of the way on which it is caught, and of the fair way after that.
+    pub fn cuts(&self, caught: &Caught) -> Vec<Snapshot> {
+        caught.found().map(|found| (self.cuts)(&setup(self.setup), found)).unwrap_or_default()
     }
 
     /// Whether the simulator saw it break one of its clauses.

@@ -66,10 +66,18 @@ pub(super) fn request(submit: &Submit, cap: Option<u32>) -> Result<(Arc<str>, By
             body.insert("prompt".into(), json!(ids));
             "/v1/completions"
         }
+        Prompt::Worded(fields) => {
+            let Ok(Value::Object(fields)) = serde_json::from_slice(fields) else {
+                return Err("what is asked is no JSON object".to_owned());
+            };
+            body.extend(fields);
+            "/v1/chat/completions"
+        }
         Prompt::Forward(_) => return Err("a forwarded request is sent as it came".to_owned()),
     };
-    if sampling.logprobs.is_some() {
-        return Err("log-probabilities of this upstream are to be had through its own endpoints only".to_owned());
+    let is_worded = matches!(submit.prompt, Prompt::Worded(_));
+    if sampling.logprobs.is_some() && !is_worded {
+        return Err("log-probabilities of this upstream are to be had over HTTP only: its tokens have no numbers here".to_owned());
     }
     let number = |x: f32| json!((f64::from(x) * 1e6).round() / 1e6);
     let mut put = |name: &str, value: Value, unset: bool| {
@@ -96,12 +104,46 @@ pub(super) fn request(submit: &Submit, cap: Option<u32>) -> Result<(Arc<str>, By
     put("priority", json!(params.priority), params.priority == 0);
     let bias: Map<String, Value> = sampling.logit_bias.iter().map(|(token, bias)| (token.to_string(), number(*bias))).collect();
     put("logit_bias", json!(bias), bias.is_empty());
+    put("logprobs", json!(true), sampling.logprobs.is_none());
+    put("top_logprobs", json!(sampling.logprobs), sampling.logprobs.is_none_or(|top| top == 0));
     Ok((path.into(), Value::Object(body).to_string().into()))
 }
 
 #[cfg(test)]
 mod tests {
+    use lifecycle::{AttemptId, Incarnation, RunId, RunKey, Tenant};
+
     use super::*;
+
+    #[test]
+    fn a_chat_in_openais_own_words_gets_what_every_request_has_and_nothing_else_gets_log_probabilities() {
+        let run = RunId::parse("r").expect("an id");
+        let attempt = AttemptId { key: RunKey { tenant: Tenant::default(), run }, attempt: 1 };
+        let mut params = Params { max_tokens: Some(5), ..Params::default() };
+        params.sampling.logprobs = Some(2);
+        let submit = |prompt| Submit {
+            attempt: attempt.clone(),
+            worker: Incarnation(1),
+            number: 1,
+            model: "m".into(),
+            prompt,
+            params: params.clone(),
+            deadlines: Vec::new(),
+        };
+        let words = r#"{"messages":[{"role":"tool","tool_call_id":"c","content":"1"}],"tools":[{"type":"function"}]}"#;
+        let (path, body) = request(&submit(Prompt::Worded(words.into())), None).expect("a request");
+        let body: Value = serde_json::from_slice(&body).expect("JSON");
+        let said = |name: &str| body[name].clone();
+        assert_eq!(
+            (&*path, said("model"), said("stream"), said("max_tokens")),
+            ("/v1/chat/completions", json!("m"), json!(true), json!(5))
+        );
+        assert_eq!((said("logprobs"), said("top_logprobs"), said("tools")), (json!(true), json!(2), json!([{"type": "function"}])));
+        assert_eq!(said("messages")[0]["tool_call_id"], "c");
+        for prompt in [Prompt::Text("a".into()), Prompt::Worded("[]".into())] {
+            assert!(request(&submit(prompt), None).is_err());
+        }
+    }
 
     // contract: C-28
     #[test]

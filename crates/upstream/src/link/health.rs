@@ -11,8 +11,8 @@ use std::sync::{Arc, MutexGuard};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use gateway::{Here, LinkEvent};
-use lifecycle::Offer;
 use lifecycle::message::ModelInfo;
+use lifecycle::{Make, Offer};
 
 use super::{Met, Shared, held};
 use crate::abort::Aborter;
@@ -123,23 +123,34 @@ fn meet(shared: &Arc<Shared>, found: &Detected, is_another: bool) {
     let mut capabilities = found.kind.capabilities();
     // Of several engines behind one address nobody knows which one a look, or a witness, was at.
     capabilities.fresh = capabilities.fresh.filter(|_| found.counters && found.engines <= 1);
-    let cancel = found.kind.cancel(shared.config.cancel);
+    let cancel = told(&shared.config, found);
     let named = shared.config.models.first().or_else(|| found.models.first().map(|model| &model.id));
     let model = named.map_or_else(|| "".into(), |id| id.as_str().into());
     let fresh = capabilities.fresh;
     // First what looks are compared with: one of the engine before must not be taken for one of this.
-    shared.met.send_replace(Some(Arc::new(Met { detected: found.clone(), capabilities, model })));
+    shared.met.send_replace(Some(Arc::new(Met { detected: found.clone(), capabilities, model, cancel })));
     if is_another {
         held(&shared.ledger).another(cancel, fresh);
         shared.closed.notify_one();
     }
     *held(&shared.aborter) = Arc::new(Aborter::new(found.kind, cancel));
     shared.takes_no_witness.store(false, Ordering::Release);
+    shared.is_litellm.store(false, Ordering::Release);
     shared.unwitnessed.notify_one();
     let asks = !matches!(cancel, CancelBy::Close | CancelBy::Nothing);
     tracing::debug!(upstream = %shared.config.name, asks, "how it is told of cancels");
     if shared.config.cancel == Some(CancelBy::IdWithoutProof) && !asks {
         tracing::warn!(upstream = %shared.config.name, kind = %found.kind, "cancel=id: it has no such call, so it is told by closing alone");
+    } else if found.kind == Kind::Kvit && !found.counters {
+        tracing::warn!(upstream = %shared.config.name, why = %found.why, "shows no record of a run to us, so it is told by closing alone");
+    }
+}
+
+/// How it is told of cancels. A kvit that shows no record to us proves nothing by its word: it is only closed.
+fn told(config: &UpstreamConfig, found: &Detected) -> CancelBy {
+    match found.kind.cancel(config.cancel) {
+        CancelBy::IdWithProof if !found.counters => CancelBy::Close,
+        by => by,
     }
 }
 
@@ -164,7 +175,8 @@ fn offer(config: &UpstreamConfig, detected: Option<&Detected>, before: Option<&O
     };
     let kind = detected.map(|found| found.kind).or(config.kind).unwrap_or(Kind::OpenAi);
     let slots = config.slots.or(detected.and_then(|found| found.slots)).unwrap_or(kind.capabilities().slots);
-    Offer { models, slots: Some(slots), forwards: true }
+    let make = detected.map(|found| Make { kind: found.kind.name(), cancel: told(config, found).as_str() });
+    Offer { models, slots: Some(slots), forwards: true, make }
 }
 
 /// Whether one that nobody doubts is there and what it was.

@@ -1,12 +1,12 @@
 //! What an engine's answer is worth, and what is said of one that is worth nothing.
 //!
-//! Invariant: what is said here never begins like an answer of the engine's own.
+//! Invariant: what is said here is never told as an answer of the engine's own.
 // contract: C-29
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use gateway::LATE;
+use gateway::Reason;
 use http::HeaderMap;
 use lifecycle::{Cause, Outcome};
 
@@ -23,17 +23,25 @@ pub(super) enum End {
     Said(Outcome),
     /// It was given up, for this cause.
     Cancelled(Cause),
-    /// The same, before anything was sent.
+    /// The same, before a byte of it was taken.
     Unsent(Cause),
     /// Nothing was sent that could have an effect: there was no way to it.
     NotSent(NotSent),
     /// It broke off, or is not what was asked for.
-    Lost(String),
+    Lost(Reason),
     /// The upstream refused the gateway itself: its key, or that it has none.
     Unwelcome(String),
 }
 
 impl End {
+    /// Why it was given up, if it was.
+    pub(super) fn cancelled(&self) -> Option<Cause> {
+        match self {
+            End::Cancelled(cause) => Some(*cause),
+            _ => None,
+        }
+    }
+
     /// Whether it says itself that the engine has nothing of the request. A failure may be that of a hop before the engine, which gives an error
     /// of its own while the engine goes on.
     // contract: C-29
@@ -47,24 +55,24 @@ impl End {
 }
 
 /// What is said of an answer that did not come, or broke off.
-pub(super) fn broken(why: &Lost) -> String {
+pub(super) fn broken(why: &Lost) -> Reason {
     match why {
-        Lost::HeadTimeout | Lost::IdleTimeout(_) => format!("{LATE}{why}"),
-        why => why.to_string(),
+        Lost::HeadTimeout | Lost::IdleTimeout(_) => Reason::Late(why.to_string()),
+        why => Reason::Plain(why.to_string()),
     }
 }
 
-pub(super) fn broken_off(error: &CallError) -> String {
+pub(super) fn broken_off(error: &CallError) -> Reason {
     match error {
         CallError::Lost(why) => broken(why),
-        CallError::NotSent(why) => why.to_string(),
+        CallError::NotSent(why) => Reason::Plain(why.to_string()),
     }
 }
 
 /// Why an answer that is no error cannot be what was asked for, by what it says that it is.
 pub(super) fn unfit(answer: &Answer, forwarded: bool) -> Option<String> {
     if answer.status < 200 {
-        return Some(format!("the engine answered nothing but status {}, which nobody asked it for", answer.status));
+        return Some(format!("the engine's answer is nothing but status {}, which nobody asked it for", answer.status));
     }
     if (300..400).contains(&answer.status) {
         return Some(format!("the engine sends elsewhere (status {}), and nobody follows it", answer.status));
@@ -127,7 +135,17 @@ pub(super) fn headers(headers: &HeaderMap) -> Arc<[(Arc<str>, Arc<str>)]> {
     fit.map(|(name, value)| (name.into(), value.into())).collect()
 }
 
-/// What an engine's word for an end means.
-pub(super) fn finish(word: &str) -> Cause {
-    if word == "length" { Cause::Length } else { Cause::Stop }
+/// What an engine's word for an end means; none for one that says that the answer did not come to its own end.
+pub(super) fn finish(word: &str) -> Option<Cause> {
+    match word {
+        "length" => Some(Cause::Length),
+        "abort" | "aborted" | "cancel" | "cancelled" | "canceled" | "error" => None,
+        _ => Some(Cause::Stop),
+    }
+}
+
+/// What is said of an answer that the engine ended so. Whoever is passed its bytes has read the word, and behind it that this is no success.
+pub(super) fn given_up(word: &str) -> String {
+    let word: String = word.chars().take(WORDS_MAX).collect();
+    format!("the engine gave the answer up before its end, and nobody here had asked it to (finish reason `{word}`)")
 }

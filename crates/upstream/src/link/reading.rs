@@ -5,21 +5,22 @@
 use std::time::Duration;
 
 use bytes::Bytes;
-use gateway::mended;
+use gateway::{Reason, mended};
 use lifecycle::message::{Delta, Passed, Piece, Up};
 use lifecycle::{Cause, StepId};
 
 use super::judge;
 use super::run::Run;
+use crate::calls::{self, More};
 use crate::client::Answer;
-use crate::sse::{Event, Scanner};
+use crate::sse::{Choice, Event, Scanner};
 use crate::{sse, whole};
 
 /// Answers of one run that are told apart.
 const CHOICES_MAX: usize = 4096;
 
 impl Run {
-    pub(super) async fn events(&mut self, mut answer: Answer) -> Result<(), String> {
+    pub(super) async fn events(&mut self, mut answer: Answer) -> Result<(), Reason> {
         let config = &self.shared.config;
         let mut scanner = Scanner::new(config.line_bytes_max, config.event_bytes_max);
         let mut events: Vec<Event> = Vec::new();
@@ -28,9 +29,9 @@ impl Run {
             let pushed = scanner.push(piece, &mut events);
             let empty = answer.empty_at().saturating_duration_since(self.shared.began);
             let (tokens, mut said) = self.take(&events, empty);
-            let run = pushed.map_err(|e| e.to_string())?;
+            let run = pushed.map_err(|e| Reason::Plain(e.to_string()))?;
             if self.garbled {
-                return Err("the engine's stream has an event that is no JSON".to_owned());
+                return Err("the engine's stream has an event that is no JSON".to_owned().into());
             }
             if self.forwarded {
                 // The tokens stand at the last of them: what was read together is delivered together.
@@ -72,7 +73,8 @@ impl Run {
     fn take(&mut self, events: &[Event], empty: Duration) -> (u32, Vec<Delta>) {
         let (mut tokens, mut unshown, mut deltas) = (0_u32, 0_u32, Vec::new());
         for event in events {
-            if let Some((index, text)) = self.pattern.alike(event) {
+            // What is alike but for its text may say more beside it.
+            if let Some((index, text)) = self.pattern.alike(event).filter(|_| !self.worded) {
                 self.tokens.shown(self.shared.now(), empty);
                 tokens = tokens.saturating_add(1);
                 self.choice(index, true, false);
@@ -100,11 +102,13 @@ impl Run {
                 tokens = tokens.max(all);
             }
             for choice in &chunk.said.choices {
-                let finish = choice.finish_reason.as_deref().map(judge::finish);
-                self.finish = self.finish.or(finish);
-                self.choice(choice.index, choice.generated, finish.is_some());
-                if !self.forwarded && (choice.generated || finish.is_some()) {
-                    deltas.push(self.delta(choice.index, &choice.text, choice.generated, finish));
+                let finish = self.ended(choice);
+                let ends = choice.finish_reason.is_some();
+                self.choice(choice.index, choice.generated, ends);
+                if !self.forwarded && (choice.generated || ends) {
+                    let data = event.data.as_deref().filter(|_| self.worded);
+                    let more = data.map(|data| calls::read(data, choice.index)).unwrap_or_default();
+                    self.add(choice, more, finish, &mut deltas);
                 }
             }
         }
@@ -113,6 +117,22 @@ impl Run {
         }
         self.counted = self.counted.saturating_add(tokens);
         (tokens, deltas)
+    }
+
+    /// What one event says of one answer, in its order: text, then parts of calls, then the end.
+    fn add(&self, choice: &Choice<'_>, more: More, finish: Option<Cause>, deltas: &mut Vec<Delta>) {
+        let mut generated = choice.generated;
+        if !choice.text.is_empty() || !more.logprobs.is_empty() || more.calls.is_empty() {
+            let text = self.delta(choice.index, &choice.text, std::mem::take(&mut generated), None);
+            deltas.push(Delta { logprobs: more.logprobs, ..text });
+        }
+        for called in more.calls {
+            let passed = Passed { tokens: u32::from(std::mem::take(&mut generated)), piece: Piece::Called(Box::new(called)) };
+            deltas.push(Delta { passed: Some(Box::new(passed)), ..self.delta(choice.index, "", false, None) });
+        }
+        if let Some(last) = deltas.last_mut() {
+            last.finish = finish;
+        }
     }
 
     /// What one answer of the run says, for whoever makes the caller's answer of it.
@@ -127,6 +147,17 @@ impl Run {
             finish,
             passed: Some(Box::new(passed)),
         }
+    }
+
+    /// Why an answer came to its own end, if it did.
+    fn ended(&mut self, choice: &Choice<'_>) -> Option<Cause> {
+        let word = choice.finish_reason.as_deref()?;
+        let finish = judge::finish(word);
+        self.finish = self.finish.or(finish);
+        if finish.is_none() {
+            self.given_up.get_or_insert_with(|| word.to_owned());
+        }
+        finish
     }
 
     /// One answer of the run has said something, or its end.
@@ -147,7 +178,7 @@ impl Run {
     }
 
     /// An answer that is no stream: as it comes, and what it says when it is whole.
-    pub(super) async fn body(&mut self, mut answer: Answer) -> Result<(), String> {
+    pub(super) async fn body(&mut self, mut answer: Answer) -> Result<(), Reason> {
         let mut whole = Vec::new();
         let mut last: Option<Bytes> = None;
         while let Some(piece) = answer.next().await.map_err(|e| judge::broken_off(&e))? {
@@ -160,20 +191,22 @@ impl Run {
         }
         let is_good = (200..300).contains(&answer.status);
         if whole.is_empty() && is_good {
-            return Err("the engine's answer is empty".to_owned());
+            return Err("the engine's answer is empty".to_owned().into());
         }
         if let Some(said) = whole::read(&whole) {
             said.usage.iter().for_each(|usage| self.count(usage));
-            self.finish = said.choices.iter().find_map(|choice| choice.finish_reason.as_deref().map(judge::finish));
+            for choice in &said.choices {
+                self.ended(choice);
+            }
             // A hop that streams may tell a failure so, behind a head that was sent before it knew.
             self.complaint = said.error.as_ref().map(judge::words);
             if is_good && self.wants_stream && said.error.is_none() && said.choices.is_empty() {
-                return Err("the engine's answer to a request for a stream is no completion".to_owned());
+                return Err("the engine's answer to a request for a stream is no completion".to_owned().into());
             }
         } else if is_good && serde_json::from_slice::<serde::de::IgnoredAny>(&whole).is_err() && mended(&whole).is_none() {
-            return Err("the engine's answer is no JSON".to_owned());
+            return Err("the engine's answer is no JSON".to_owned().into());
         } else if is_good && self.wants_stream {
-            return Err("the engine's answer to a request for a stream is no completion".to_owned());
+            return Err("the engine's answer to a request for a stream is no completion".to_owned().into());
         }
         if let Some(last) = last.filter(|_| self.forwarded) {
             // All of its tokens are delivered with its end.

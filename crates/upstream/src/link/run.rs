@@ -4,19 +4,21 @@
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use bytes::Bytes;
-use gateway::{THEIRS, UNREACHED};
+use gateway::Reason;
 use http::{HeaderMap, HeaderName, HeaderValue};
 use lifecycle::message::{DeadlineLeft, Delta, Piece, Prompt, Receipt, Submit, Up, Usage};
 use lifecycle::{AttemptId, Cause, Guarantee, Outcome, StepId};
 use tokio::sync::watch;
 
 use super::judge::End;
-use super::{Shared, Task, ask, held, judge, tell};
+use super::proof::Left;
+use super::{Met, Shared, Task, ask, held, judge, tell};
 use crate::abort::RequestName;
-use crate::client::{Answer, CallError, Limits};
+use crate::client::{Answer, CallError, Limits, Sent};
 use crate::evidence::Tokens;
 use crate::kind::DeadlineBy;
 use crate::pattern::Pattern;
@@ -25,6 +27,8 @@ pub(super) struct Run {
     pub(super) shared: Arc<Shared>,
     pub(super) attempt: AttemptId,
     pub(super) forwarded: bool,
+    /// Calls and log-probabilities are read of its answer.
+    pub(super) worded: bool,
     /// A forwarded request for a completion in events.
     pub(super) wants_stream: bool,
     pub(super) tokens: Arc<Tokens>,
@@ -32,10 +36,18 @@ pub(super) struct Run {
     /// Tokens counted by their events.
     pub(super) counted: u32,
     pub(super) finish: Option<Cause>,
+    /// The engine's word for an end that is none of the answer's own.
+    pub(super) given_up: Option<String>,
     /// Answers of the run that have ended, and those that have begun and not ended.
     pub(super) finished: u32,
     pub(super) unfinished: BTreeSet<u32>,
     asked: u32,
+    /// What it is called there.
+    name: RequestName,
+    /// What it was known to be when the run was sent.
+    sent: Option<Arc<Met>>,
+    /// It has begun an answer that is no refusal.
+    taken: bool,
     /// The stream's proper end was read.
     pub(super) done: bool,
     /// An event before it was neither JSON nor anything else that a stream may have.
@@ -45,11 +57,12 @@ pub(super) struct Run {
     pub(super) complaint: Option<String>,
     /// How long it wants to be left alone, where it said that it has too much to do.
     crowded: Option<Duration>,
+    /// Whether anything of the request was taken.
+    sent: Sent,
 }
 
 pub(super) async fn run(shared: Arc<Shared>, (submit, epoch): (Submit, u64), mut cancelled: watch::Receiver<Option<Cause>>) {
     let number = submit.number;
-    let name = RequestName(submit.request_name());
     let (path, body, forwarded) = match &submit.prompt {
         Prompt::Forward(forward) => (forward.path.clone(), ask::capped(forward, &submit.params, &shared.config), true),
         _ => match ask::request(&submit, shared.config.cap) {
@@ -62,7 +75,7 @@ pub(super) async fn run(shared: Arc<Shared>, (submit, epoch): (Submit, u64), mut
     let tokens = held(&shared.ledger).sent(number, shared.now());
     let mut run = Run::new(&shared, &submit, forwarded, tokens);
     let mut headers = HeaderMap::new();
-    let body = shared.aborter().name(name, &mut headers, body);
+    let body = shared.aborter().name(run.name, &mut headers, body);
     headers.extend(shared.time_left(&submit.deadlines));
     headers.extend(shared.ear.trace_headers(&submit.attempt));
     let before = *cancelled.borrow_and_update();
@@ -74,11 +87,16 @@ pub(super) async fn run(shared: Arc<Shared>, (submit, epoch): (Submit, u64), mut
             end = run.call(&path, headers, body) => end,
         },
     };
+    // contract: C-29. What was given up while there was no connection yet is in nobody's hands.
+    let end = match end {
+        End::Cancelled(cause) if !run.sent.any() => End::Unsent(cause),
+        end => end,
+    };
     // Whatever was read is dropped by now, and its connection closed with it.
     if end.is_proven() {
         held(&shared.ledger).ended(number);
     } else {
-        shared.tell_engine(name, || tell::asks(&path, &submit.prompt), shared.limits());
+        shared.tell_engine(run.name, || tell::asks(&path, &submit.prompt), shared.limits());
     }
     run.end(end, number, epoch);
 }
@@ -105,7 +123,11 @@ impl Shared {
     /// What is said of the time that a run has left, where the upstream has a word for that. Its time to wait here is none of the upstream's.
     // contract: C-28
     fn time_left(&self, deadlines: &[DeadlineLeft]) -> Option<(HeaderName, HeaderValue)> {
-        let looked = || self.capabilities().is_some_and(|met| met.detected.is_kvit).then_some(DeadlineBy::Kvit);
+        let looked = || {
+            let met = self.capabilities()?;
+            let is_litellm = met.detected.is_litellm || self.is_litellm.load(Ordering::Acquire);
+            if met.detected.is_kvit { Some(DeadlineBy::Kvit) } else { is_litellm.then_some(DeadlineBy::LiteLlm) }
+        };
         let by = self.config.deadline.or_else(looked)?;
         let left = deadlines.iter().filter(|deadline| deadline.cause != Cause::QueueDeadline).map(|deadline| deadline.left).min();
         by.header(left?)
@@ -132,33 +154,42 @@ impl Run {
             shared: shared.clone(),
             attempt: submit.attempt.clone(),
             forwarded,
+            worded: matches!(&submit.prompt, Prompt::Worded(_)),
             wants_stream: matches!(&submit.prompt, Prompt::Forward(forward) if forward.stream && ask::generates(&forward.path)),
             tokens,
             usage: Usage::default(),
             counted: 0,
             finish: None,
+            given_up: None,
             finished: 0,
             unfinished: BTreeSet::new(),
             asked: submit.params.n,
+            name: RequestName(submit.request_name()),
+            sent: shared.capabilities(),
+            taken: false,
             done: false,
             garbled: false,
             pattern: Pattern::default(),
             complaint: None,
             crowded: None,
+            sent: Sent::default(),
         }
     }
 
     async fn call(&mut self, path: &str, headers: HeaderMap, body: Bytes) -> End {
         // In a place of its own, which is given back before the first token: what asks takes more room than what reads.
-        let asking = Box::pin(self.shared.client.post(path, headers, body));
+        let asking = Box::pin(self.shared.client.post_watched(path, headers, body, &self.sent));
         let mut answer = match asking.await {
             Ok(answer) => answer,
             Err(CallError::NotSent(why)) => return End::NotSent(why),
             Err(CallError::Lost(why)) => return End::Lost(judge::broken(&why)),
         };
+        if answer.is_litellm {
+            self.shared.is_litellm.store(true, Ordering::Release);
+        }
         let (status, is_events) = (answer.status, answer.is_event_stream());
         if let Some(why) = judge::unfit(&answer, self.forwarded) {
-            return End::Lost(why);
+            return End::Lost(why.into());
         }
         if matches!(status, 401 | 403) {
             return self.unwelcome(answer).await;
@@ -178,8 +209,9 @@ impl Run {
     }
 
     /// Passes the head of an answer on.
-    fn head(&self, answer: &mut Answer) {
+    fn head(&mut self, answer: &mut Answer) {
         let status = answer.status;
+        self.taken = (200..300).contains(&status);
         if self.forwarded || (200..300).contains(&status) {
             self.shared.say(Up::Accepted { attempt: self.attempt.clone(), prompt_tokens: 0 });
         }
@@ -211,21 +243,26 @@ impl Run {
 
     /// What an answer that was read to its end is.
     fn judge(&mut self, status: u16, is_events: bool) -> End {
-        let theirs = || format!("{THEIRS}{status}");
+        // Who is passed the answer has its words.
+        let words = self.complaint.as_deref().filter(|_| !self.forwarded);
+        let theirs = Reason::Theirs(words.map_or_else(|| status.to_string(), |words| format!("{status}: {words}")));
         match status {
             200..=299 => {}
             // Nobody but a hop that gave up says so.
-            408 => return End::Said(Outcome::because(Cause::UpstreamError, theirs())),
-            429 => return End::Said(Outcome::because(Cause::QueueFull, theirs())),
-            400..=499 => return End::Said(Outcome::because(Cause::Invalid, theirs())),
-            _ => return End::Said(Outcome::because(Cause::UpstreamError, theirs())),
+            408 => return End::Said(theirs.because(Cause::UpstreamError)),
+            429 => return End::Said(theirs.because(Cause::QueueFull)),
+            400..=499 => return End::Said(theirs.because(Cause::Invalid)),
+            _ => return End::Said(theirs.because(Cause::UpstreamError)),
         }
         if let Some(why) = self.complaint.take() {
             let place = if is_events { "stream" } else { "answer" };
-            return End::Said(Outcome::because(Cause::UpstreamError, format!("{THEIRS}an error in its {place}: {why}")));
+            return End::Said(Reason::Theirs(format!("an error in its {place}: {why}")).because(Cause::UpstreamError));
+        }
+        if let Some(word) = self.given_up.take() {
+            return End::Said(Outcome::because(Cause::UpstreamError, judge::given_up(&word)));
         }
         if is_events && !self.done && (self.finished < self.asked || !self.unfinished.is_empty()) {
-            return End::Lost("the engine closed the stream before its end".to_owned());
+            return End::Lost("the engine closed the stream before its end".to_owned().into());
         }
         End::Said(Outcome::of(self.finish.unwrap_or(Cause::Stop)))
     }
@@ -252,24 +289,28 @@ impl Run {
             // It says nothing of the engine; that one cannot be reached is asked after.
             End::Cancelled(_) | End::Unsent(_) | End::NotSent(_) => {}
         }
-        let proven = end.is_proven();
+        let (proven, cancelled) = (end.is_proven(), end.cancelled());
+        let keeps_record = self.sent.take().filter(|met| met.keeps_records());
         let outcome = match end {
             End::Said(outcome) => outcome,
             End::Cancelled(cause) => {
-                shared.say(Up::CancelAcknowledged { attempt: attempt.clone(), won: Some(cause) });
+                // Another kvit says itself that it has it.
+                if keeps_record.is_none() {
+                    shared.say(Up::CancelAcknowledged { attempt: attempt.clone(), won: Some(cause) });
+                }
                 Outcome::of(cause)
             }
             End::Unsent(cause) => {
                 shared.say(Up::CancelAcknowledged { attempt: attempt.clone(), won: Some(cause) });
                 return shared.give_back(attempt, Outcome::of(cause));
             }
-            End::Lost(why) | End::Unwelcome(why) => Outcome::because(Cause::UpstreamError, why),
+            End::Lost(why) => why.because(Cause::UpstreamError),
+            End::Unwelcome(why) => Outcome::because(Cause::UpstreamError, why),
             End::NotSent(why) => {
                 tracing::warn!(upstream = %shared.config.name, %why, "cannot be reached");
                 shared.not_sent(&why);
                 shared.doubt();
-                let outcome = Outcome::because(Cause::WorkerLost, format!("{UNREACHED}{why}"));
-                return shared.give_back(attempt, outcome);
+                return shared.give_back(attempt, Reason::Unreached(why.to_string()).because(Cause::WorkerLost));
             }
         };
         if !proven {
@@ -280,6 +321,10 @@ impl Run {
         if proven {
             // The engine's own end of the answer.
             shared.say(Up::LetGo { attempt, guarantee: Guarantee::Observed });
+        } else if let Some(sent) = keeps_record {
+            held(&shared.ledger).ended(number);
+            let closed = shared.now();
+            shared.prove(Left { number, attempt, name: self.name, sent, shown: self.counted, taken: self.taken, cancelled, closed });
         } else {
             // Only now: a verdict that came before somebody could be told of it would be lost, and its slot with it.
             held(&shared.ledger).closed(number, shared.now());

@@ -6,7 +6,7 @@ use upstream::abort::{Aborter, Asks, RequestName, Told};
 use upstream::client::{CallError, Client, Limits};
 use upstream::config::UpstreamConfig;
 use upstream::detect::detect;
-use upstream::kind::Kind;
+use upstream::kind::{DeadlineBy, Kind};
 
 use crate::script::*;
 
@@ -48,12 +48,33 @@ async fn vllm_is_asked_no_more_than_it_takes() {
 
 #[tokio::test]
 async fn one_that_answers_nothing_useful_is_generic() {
-    let all = std::iter::repeat_with(not_found).take(6).collect();
+    let all = std::iter::repeat_with(not_found).take(7).collect();
     let (upstream, config, client) = answering(all).await;
     let found = soon(detect(&client, &config)).await.expect("an upstream");
     assert_eq!((found.kind, found.counters, found.models.len()), (Kind::OpenAi, false, 0));
     assert!(found.why.contains("/v1/models: status 404"), "{}", found.why);
-    assert_eq!(asked(&upstream), ["/v1/models", "/metrics", "/version", "/server_info", "/get_server_info", "/props"]);
+    assert_eq!(
+        asked(&upstream),
+        ["/v1/models", "/metrics", "/version", "/server_info", "/get_server_info", "/props", "/health/liveliness"]
+    );
+}
+
+/// It is `openai` like other gateways, and its health is never asked for: that is a completion of each of its models.
+#[tokio::test]
+async fn litellm_is_known_by_its_word_that_it_is_alive_unless_the_configuration_says_more() {
+    let models = ok(r#"{"data":[{"id":"m","object":"model","owned_by":"openai"}]}"#);
+    let alive = || ok("\"I'm alive!\"");
+    let page = || ok("<html>I'm alive!</html>");
+    for (answer, deadline, is_litellm) in
+        [(alive(), None, true), (page(), None, false), (not_found(), None, false), (alive(), Some(DeadlineBy::Nothing), false)]
+    {
+        let (upstream, mut config, client) = answering(vec![models.clone(), answer]).await;
+        (config.kind, config.deadline) = (Some(Kind::OpenAi), deadline);
+        let found = soon(detect(&client, &config)).await.expect("an upstream");
+        assert_eq!((found.kind, found.is_litellm, found.why.contains("LiteLLM")), (Kind::OpenAi, is_litellm, is_litellm));
+        let questions = if deadline.is_none() { 2 } else { 1 };
+        assert_eq!(asked(&upstream), ["/v1/models", "/health/liveliness"][..questions]);
+    }
 }
 
 #[tokio::test]

@@ -3,6 +3,7 @@
 //!
 //! As SGLang it does what that one's public documentation says of cancels: `/abort_request` ends every request whose id (`rid`) begins with the
 //! text that it is given, or all with `abort_all`, and answers 200 whatever it found.
+//! As a kvit it keeps no record of any run, unless a test says what it answers to whoever asks for one.
 //!
 //! Invariant: its counters are what it has in its hands: a request whose connection is closed is gone from them, or stays, if it is told to
 //! keep zombies.
@@ -22,8 +23,14 @@ use upstream::kind::Kind;
 use crate::script::{Counts, Step, perform, request};
 use crate::stand::{MODEL, until};
 
+/// What a kvit answers to a question for a run, its request and how many of them came before: a status and a body; `None` to break off.
+type Records = Box<dyn Fn(&str, usize) -> Option<(u16, String)> + Send + Sync>;
+
 pub struct Hands {
     kind: Kind,
+    records: Mutex<Records>,
+    /// Questions for runs, but for those that nobody has.
+    pub questions: Mutex<Vec<String>>,
     /// Requests for an answer, head and body, in the order in which they came.
     pub asked: Mutex<Vec<String>>,
     /// Cancels by id.
@@ -43,7 +50,7 @@ pub struct Hands {
     named: Mutex<BTreeMap<String, Arc<Notify>>>,
     /// What tells it from another process.
     self_told: Mutex<Told>,
-    /// It takes no such requests, and has no cancel by id.
+    /// It takes no such requests, and has no cancel by id; as a kvit it says yes to whoever asks for a run that nobody has.
     pub refuses: AtomicBool,
 }
 
@@ -55,6 +62,10 @@ pub struct Told {
     pub owner: &'static str,
     /// When it began, in seconds.
     pub started: Option<u32>,
+    /// It says that it is alive, as LiteLLM does.
+    pub litellm: bool,
+    /// Which life of a kvit it is.
+    pub life: &'static str,
 }
 
 /// The engine. It ends when it is dropped.
@@ -81,6 +92,8 @@ impl Engine {
         let addr = listener.local_addr().expect("its address");
         let hands = Arc::new(Hands {
             kind,
+            records: Mutex::new(Box::new(|_, _| Some((404, NO_RUN.to_owned())))),
+            questions: Mutex::default(),
             asked: Mutex::default(),
             aborts: Mutex::default(),
             running: AtomicUsize::new(0),
@@ -91,7 +104,13 @@ impl Engine {
             keeps_zombies: AtomicBool::new(false),
             zombies: AtomicUsize::new(0),
             named: Mutex::default(),
-            self_told: Mutex::new(Told { models: vec![MODEL], owner: "somebody", started: None }),
+            self_told: Mutex::new(Told {
+                models: vec![MODEL],
+                owner: if kind == Kind::Kvit { "kvit" } else { "somebody" },
+                started: None,
+                litellm: false,
+                life: "1f",
+            }),
             refuses: AtomicBool::new(false),
         });
         let (mut task, to, steps) = (JoinSet::new(), hands.clone(), Arc::new(steps));
@@ -111,6 +130,22 @@ impl Engine {
     /// From now on it says something else of itself.
     pub fn tells(&self, change: impl FnOnce(&mut Told)) {
         change(&mut self.hands.self_told.lock().expect("what it tells"));
+    }
+
+    /// What it answers to a question for a run that it was asked to compute.
+    pub fn keeps(&self, records: impl Fn(&str, usize) -> Option<(u16, String)> + Send + Sync + 'static) {
+        *self.hands.records.lock().expect("records") = Box::new(records);
+    }
+
+    /// Questions for runs that it was asked to compute.
+    pub fn questions(&self) -> Vec<String> {
+        self.hands.questions.lock().expect("questions").clone()
+    }
+
+    /// The name that came with its newest request for an answer.
+    pub fn name(&self) -> String {
+        let asked = self.hands.asked.lock().expect("what was asked").last().cloned().expect("a request");
+        asked.lines().find_map(|line| line.strip_prefix("x-request-id: ")).expect("a name").to_owned()
     }
 
     /// From now on it goes on with requests whose connection was closed.
@@ -182,6 +217,19 @@ impl Hands {
         });
     }
 
+    /// Answers for a run. Of those that it was never asked to compute it has none.
+    fn record(&self, text: &str) -> Option<(u16, String)> {
+        let path = text.split(' ').nth(1).unwrap_or_default();
+        let id = path.trim_start_matches("/v1/runs/").split('/').next().unwrap_or_default();
+        if !self.asked.lock().expect("what was asked").iter().any(|asked| asked.contains(&format!("x-request-id: {id}"))) {
+            let said_yes = self.refuses.load(Ordering::SeqCst).then(|| (200, "{}".to_owned()));
+            return said_yes.or(Some((404, NO_RUN.to_owned())));
+        }
+        let mut questions = self.questions.lock().expect("questions");
+        questions.push(text.to_owned());
+        (self.records.lock().expect("records"))(text, questions.len() - 1)
+    }
+
     fn counters(&self) -> Option<String> {
         let present = self.running.load(Ordering::SeqCst) + self.zombies.load(Ordering::SeqCst);
         let started = self.self_told.lock().expect("what it tells").started;
@@ -189,10 +237,17 @@ impl Hands {
         match self.kind {
             Kind::Vllm => Some(format!("{started}vllm:num_requests_running {present}\nvllm:num_requests_waiting 0\n")),
             Kind::LlamaCpp => Some(format!("llamacpp:requests_processing {present}\nllamacpp:requests_deferred 0\n")),
+            Kind::Kvit => {
+                let life = self.self_told.lock().expect("what it tells").life;
+                Some(format!("kvit_build_info{{version=\"0.1.0\",incarnation=\"{life}\"}} 1\n"))
+            }
             Kind::Sglang | Kind::OpenAi => None,
         }
     }
 }
+
+/// What a kvit says of a run that it never had.
+const NO_RUN: &str = r#"{"error":{"message":"no run","type":"invalid_request_error","param":null,"code":"run_not_found"}}"#;
 
 /// The body of a request, if that is JSON. Of two fields of one name the last counts.
 fn body_of(text: &str) -> Value {
@@ -203,6 +258,12 @@ async fn connection(mut socket: TcpStream, hands: &Hands, steps: &(impl Fn(usize
     loop {
         let text = request(&mut socket).await?;
         let path = text.split(' ').nth(1).unwrap_or_default().to_owned();
+        if hands.kind == Kind::Kvit && path.starts_with("/v1/runs/") {
+            let Some((status, body)) = hands.record(&text) else { return Ok(()) };
+            let reply = format!("HTTP/1.1 {status} So\r\ncontent-length: {}\r\n\r\n{body}", body.len());
+            socket.write_all(reply.as_bytes()).await?;
+            continue;
+        }
         let answer = match path.as_str() {
             "/health" => {
                 hands.healths.fetch_add(1, Ordering::SeqCst);
@@ -212,6 +273,10 @@ async fn connection(mut socket: TcpStream, hands: &Hands, steps: &(impl Fn(usize
                 let Told { models, owner, .. } = hands.self_told.lock().expect("what it tells").clone();
                 let models = models.iter().map(|id| json!({"id": id, "owned_by": owner}));
                 Some(json!({"data": models.collect::<Vec<_>>()}).to_string())
+            }
+            "/health/liveliness" => {
+                let alive = hands.self_told.lock().expect("what it tells").litellm;
+                alive.then(|| "\"I'm alive!\"".to_owned())
             }
             "/version" if hands.kind == Kind::Vllm => Some(r#"{"version":"0.32.0"}"#.to_owned()),
             "/inference/v1/abort_requests" if hands.kind == Kind::Vllm => {

@@ -3,12 +3,15 @@
 
 mod anew;
 mod asked;
+mod connecting;
 mod engine;
 mod leaving;
 mod real;
+mod record;
 mod routing;
 mod script;
 mod scripted;
 mod stand;
 mod through;
 mod tls;
+mod worded;

@@ -99,6 +99,40 @@ async fn what_comes_before_an_engine_was_met_waits_and_goes_on_as_it_came() {
     }
 }
 
+/// What waits for a model that all upstreams turn out not to have is told so then, and not at the end of its time to wait.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_waits_for_a_model_that_nobody_has_is_refused_when_all_are_known() {
+    let ports = [0, 1].map(|_| std::net::TcpListener::bind("127.0.0.1:0").expect("a port").local_addr().expect("its address"));
+    let configs = ports.map(|port| {
+        let mut config = stand::config(port);
+        config.kind = Some(Kind::OpenAi);
+        config
+    });
+    let stand = stand::begin(GatewayConfig::default(), configs.into()).await;
+    let wants = json!({"model": "absent"});
+    let (whole, stream) = (chat(stand.addr, "r1", false, &wants).await, chat(stand.addr, "r2", true, &wants).await);
+    let body = json!({"model": "absent", "input": "hi", "store": false});
+    let response = stand::post(stand.addr, "/v1/responses", "r3", &body).await;
+    let served = chat(stand.addr, "r4", false, &json!({})).await;
+    for id in ["r1", "r2", "r3", "r4"] {
+        stand.until(id, |run| run["state"] == "queued").await;
+    }
+    let first = Engine::at(ports[0], Kind::OpenAi, |_| good()).await;
+    // The other may have it.
+    assert_eq!(read(served).await.status, 200);
+    for id in ["r1", "r2", "r3"] {
+        assert_eq!(stand.run(id)["state"], "queued", "{}", stand.run(id));
+    }
+    let second = Engine::at(ports[1], Kind::OpenAi, |_| good()).await;
+    for (id, socket) in [("r1", whole), ("r2", stream), ("r3", response)] {
+        let reply = soon(read(socket)).await;
+        assert_eq!((reply.status, reply.error().0.as_str()), (404, "model_not_found"), "{reply:?}");
+        let run = stand.settled(id).await;
+        assert_eq!((&run["outcome"]["kind"], &run["outcome"]["cause"]), (&json!("rejected"), &json!("invalid")), "{run}");
+    }
+    stand.nothing_is_left(&[&first, &second]).await;
+}
+
 /// Nothing is heard of an answer that is not streamed before its end: it is computed all the same, and waits for nothing.
 // contract: C-28
 #[tokio::test(flavor = "multi_thread")]
@@ -353,6 +387,32 @@ async fn the_time_that_is_left_is_passed_on_to_those_that_take_it() {
             let ms = told(name).and_then(|value| value.parse::<f64>().ok()).expect("a number") * unit;
             assert!((500.0..=40_500.0).contains(&ms), "what was left when it was sent, and half a second: {head}");
         }
+        stand.nothing_is_left(&[&engine]).await;
+    }
+}
+
+/// LiteLLM is known by its word that it is alive, or by the first answer that it puts its headers on.
+// contract: C-28
+#[tokio::test(flavor = "multi_thread")]
+async fn litellm_is_told_the_time_that_is_left_without_being_named() {
+    let answer = format!(
+        "HTTP/1.1 200 OK\r\ncontent-type: application/json\r\nx-litellm-version: 1.108.7\r\ncontent-length: {}\r\n\r\n{WHOLE}",
+        WHOLE.len()
+    );
+    for (alive, deadline, told) in
+        [(true, None, [true, true]), (false, None, [false, true]), (true, Some(DeadlineBy::Nothing), [false, false])]
+    {
+        let answer = answer.clone();
+        let engine = Engine::each(Kind::OpenAi, move |_| vec![send(&answer)]).await;
+        engine.tells(|told| told.litellm = alive);
+        let stand = before(&engine, |config| (config.deadline, config.idle_connections_max) = (deadline, 0)).await;
+        for (number, told) in told.into_iter().enumerate() {
+            assert_eq!(ask(&stand, &format!("r{number}"), &json!({"timeout_ms": 40_000})).await.status, 200);
+            let head = asked(&engine, number);
+            assert_eq!(head.contains("x-litellm-timeout: "), told, "{alive} {deadline:?} {number}: {head}");
+            assert!(!head.contains("x-request-timeout-ms"), "{head}");
+        }
+        assert_eq!(engine.healths(), 0, "that would be a completion of each of its models");
         stand.nothing_is_left(&[&engine]).await;
     }
 }

@@ -240,6 +240,42 @@ async fn a_refusal_of_the_gateways_own_key_is_no_fault_of_the_callers() {
     stand.nothing_is_left(&[&engine]).await;
 }
 
+/// vLLM and SGLang end a request so that somebody else, or a shutdown, had them abort: with 200, and `[DONE]`.
+// contract: C-6
+#[tokio::test(flavor = "multi_thread")]
+async fn an_answer_that_the_engine_gave_up_is_no_success() {
+    let ends = |word: &str| format!("data: {{\"choices\":[{{\"index\":0,\"delta\":{{}},\"finish_reason\":\"{word}\"}}]}}\n\n");
+    for word in ["abort", "cancelled", "error"] {
+        let whole = WHOLE.replace("stop", word);
+        for (n, steps) in [
+            (1, vec![stream_head(), chunk(TOKEN), chunk(&format!("{}data: [DONE]\n\n", ends(word))), last_chunk()]),
+            (2, vec![stream_head(), chunk(TOKEN), chunk(&ends(word)), chunk("data: [DONE]\n\n"), last_chunk()]),
+            (3, vec![reply("200 OK", "application/json", &whole)]),
+            (4, vec![reply("200 OK", "application/json", &whole)]),
+        ] {
+            let engine = Engine::always(Kind::OpenAi, steps).await;
+            let stand = before(&engine, quick).await;
+            let reply = ask(&stand, "r1", n < 4, &json!({})).await;
+            let (code, message) = reply.error();
+            assert_eq!((reply.status, code.as_str()), (if n < 3 { 200 } else { 502 }, "upstream_error"), "{word} {n}: {reply:?}");
+            assert!(message.contains(&format!("finish reason `{word}`")), "{message}");
+            assert!(!reply.body.contains("[DONE]") && (n > 2 || reply.body.contains(TOKEN)), "{reply:?}");
+            let run = stand.settled("r1").await;
+            assert_eq!((&run["outcome"]["kind"], &run["outcome"]["cause"]), (&json!("failed"), &json!("upstream_error")), "{run}");
+            assert_eq!(run["guarantee"], "best_effort", "it may be the word of a hop: {run}");
+            stand.nothing_is_left(&[&engine]).await;
+        }
+        // A response says it as its own end.
+        let engine = Engine::always(Kind::OpenAi, vec![stream_head(), chunk(TOKEN), chunk(&ends(word)), last_chunk()]).await;
+        let stand = before(&engine, quick).await;
+        let body = json!({"model": stand::MODEL, "input": "hi", "store": false, "stream": true}).to_string();
+        let reply = soon(stand::request(stand.addr, "POST", "/v1/responses", "X-Request-Id: r1\r\n", &body)).await;
+        assert!(reply.body.contains("response.failed") && !reply.body.contains("response.completed"), "{reply:?}");
+        stand.settled("r1").await;
+        stand.nothing_is_left(&[&engine]).await;
+    }
+}
+
 // contract: C-6
 #[tokio::test(flavor = "multi_thread")]
 async fn a_refusal_that_calls_itself_a_stream_is_passed_on_with_nothing_behind_it() {

@@ -80,6 +80,9 @@ pub async fn run(mut stack: Stack, settings: &Settings, cells: &[Cell], mut told
     let settings_told = serde_json::to_value(settings).ok().and_then(|value| value.as_object().cloned()).unwrap_or_default();
     let settings_told: BTreeMap<_, _> = settings_told.into_iter().collect();
     hints.extend(self::hints(&stack, &judged));
+    hints.extend(stack.missed.iter().map(|why| {
+        format!("one of the first requests, which nobody left, did not end well ({why}), and was asked again: callers of this stack meet that, too")
+    }));
     hints.extend(stack.devices.as_ref().map(|devices| format!("looked at: {}", devices.told().join(", "))));
     if stack.processes.is_none() && settings.departures > 0 {
         hints.push(

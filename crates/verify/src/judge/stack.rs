@@ -109,6 +109,9 @@ pub struct Stack {
     pub way: Way,
     /// Logs of hops, which are read when all is over.
     pub logs: Vec<LogFile>,
+    /// How one of the first requests ended that nobody left, if it did not end well and the next one did: connections that are kept break now
+    /// and then.
+    pub missed: Option<String>,
     /// Whether `ignore_eos` is understood, so that an answer has the length that was asked for.
     pub ignores_eos: bool,
 }
@@ -149,7 +152,18 @@ impl Stack {
         };
         let counters = profile.map(|profile| Counters { target: at, profile });
         let way = Way::default();
-        Ok(Stack { target, model, counters, processes: None, devices: None, taps: Vec::new(), way, logs: Vec::new(), ignores_eos: true })
+        Ok(Stack {
+            target,
+            model,
+            counters,
+            processes: None,
+            devices: None,
+            taps: Vec::new(),
+            way,
+            logs: Vec::new(),
+            missed: None,
+            ignores_eos: true,
+        })
     }
 
     /// What the engine is by its counters.
@@ -202,10 +216,10 @@ impl Stack {
         tokio::time::timeout(patience, all).await.map_err(|_| control(format!("it had not ended after {patience:?}")))?
     }
 
-    /// Measures how long what takes, and whether `ignore_eos` is understood.
+    /// Measures how long what takes, and whether `ignore_eos` is understood. One request that does not end well is asked again, and told.
     ///
     /// # Errors
-    /// [`Unjudged::Control`].
+    /// [`Unjudged::Control`]: two do not end well.
     pub async fn pace(&mut self, settings: &Settings) -> Result<Pace, Unjudged> {
         let prompt = |id: &str| words(settings.seed, id, 16);
         if self.control(self.ask("verify-first", &prompt("first"), true, 32), settings.patience()).await.is_err() {
@@ -214,7 +228,15 @@ impl Stack {
         let (mut firsts, mut gaps, mut tokens) = (Vec::new(), Vec::new(), Vec::new());
         for number in 0..CONTROLS {
             let id = format!("verify-control-{number}-{}", settings.seed);
-            let caller = self.control(self.ask(&id, &prompt(&id), true, settings.max_tokens), settings.patience()).await?;
+            let ask = |id: &str| self.ask(id, &prompt(id), true, settings.max_tokens);
+            let caller = match self.control(ask(&id), settings.patience()).await {
+                Err(Unjudged::Control(why)) if self.missed.is_none() => {
+                    let again = self.control(ask(&format!("{id}-again")), settings.patience()).await?;
+                    self.missed = Some(why);
+                    again
+                }
+                other => other?,
+            };
             let at = &caller.read.tokens;
             let Some((first, last)) = at.first().zip(at.last()) else {
                 return Err(Unjudged::Control("it had no token in it".to_owned()));
@@ -302,6 +324,7 @@ mod tests {
             taps: Vec::new(),
             way: Way::default(),
             logs: Vec::new(),
+            missed: None,
             ignores_eos: true,
         };
         let ask = |stack: &Stack| stack.ask("i", "p", true, 8).body;

@@ -161,6 +161,7 @@ impl Bench<'_> {
             return Err("its neighbour, with which it shares a prefix, had ended before it was left".into());
         }
         (seen.cancel_confirmed, seen.client) = (confirmed, client(&left.read, sent, left.at));
+        let read = (cell.trigger == Trigger::Cancel).then_some(seen.client.tokens as f64);
         let mut kept = left.kept;
         let held = before.as_ref().filter(|_| fillers.sent == 0).and_then(Held::of);
         let cpu = sampler.as_ref().map(|sampler| Load::of_processes(sampler, resting, sent, left.at));
@@ -179,7 +180,7 @@ impl Bench<'_> {
         }
         let filled = self.finish(fillers).await?;
         let made = self.made(cell, left.at.saturating_duration_since(sent));
-        seen.engine = self.conclude(cell, engine, Before { quiet: before, last, zero, made, beside }, seen, left.at, &filled).await?;
+        seen.engine = self.conclude(cell, engine, Before { quiet: before, last, zero, made, read, beside }, seen, left.at, &filled).await?;
         for tap in &self.stack.taps {
             let saw = tap.saw(id, left.at).await.map_err(|e| format!("a tap does not answer: {e}"))?;
             seen.taps.push(saw);

@@ -7,6 +7,7 @@ mod gpus;
 mod hop_logs;
 mod hops;
 mod no_alarm;
+mod observed;
 mod scripted;
 mod stand;
 mod tap_closes;

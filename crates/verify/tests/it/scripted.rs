@@ -58,6 +58,8 @@ pub enum Wrong {
     Breaks,
     /// Nothing is wrong: it has no cancel by name.
     RefusesCancel,
+    /// It refuses so many requests behind the first.
+    RefusesFirst(u64),
     /// It refuses the departures by which it is looked what each of them leaves.
     RefusesDepartures,
     /// Nothing is wrong: its gauges count a request behind so many words of its prompt, or all of it.
@@ -120,6 +122,7 @@ struct World {
     cached: BTreeSet<u64>,
     cache_is_lost: bool,
     is_broken: bool,
+    refused: u64,
     /// How requests ended, by id.
     records: BTreeMap<String, String>,
     /// How old gauges become, where they are set now and then; when they were set, and to what.
@@ -372,6 +375,11 @@ async fn connection(mut socket: TcpStream, world: &Mutex<World>, wrong: Wrong) -
         }
         "/v1/chat/completions" => {
             let body: Value = serde_json::from_str(&body).unwrap_or_default();
+            if let Wrong::RefusesFirst(most) = wrong {
+                let mut world = held(world);
+                world.refused += u64::from(world.asked > 0);
+                world.is_broken = (1..=most).contains(&world.refused);
+            }
             if held(world).is_broken || (wrong == Wrong::RefusesDepartures && body["messages"][0].to_string().contains("verify-departure"))
             {
                 return reply(&mut socket, "503 Service Unavailable", r#"{"error":{"message":"broken"}}"#).await;

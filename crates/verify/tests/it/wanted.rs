@@ -1,12 +1,16 @@
 //! Callers that stay: one that closes its sending side alone, a neighbour of a request that is cancelled, and whoever asks when others have left;
 //! and questions that nobody answers.
 
+use verify::judge::caller::Target;
 use verify::judge::cell::{Cell, Phase, Trigger};
+use verify::judge::profile::Profile;
 use verify::judge::result::{Fault, Verdict};
+use verify::judge::run::run;
 use verify::judge::settings::Settings;
+use verify::judge::stack::Stack;
 
 use crate::convicted::{convictions, judged_by, settings, told};
-use crate::scripted::{Scripted, Wrong};
+use crate::scripted::{PROFILE, Scripted, Wrong};
 
 const HALF: Cell = Cell::new(Phase::EarlyDecode, Trigger::HalfClose);
 const EARLY: Cell = Cell::new(Phase::EarlyDecode, Trigger::Close);
@@ -80,4 +84,18 @@ async fn what_keeps_a_check_from_its_departures_is_named() {
         let Verdict::NotProven { missing } = &cache.verdict else { panic!("{wrong:?}: {}", told(&report)) };
         assert!(missing.contains("could not be repeated") && missing.contains(says), "{wrong:?}: {missing}");
     }
+}
+
+/// A hop that keeps connections loses one now and then: that is told, and no reason to judge nothing. Twice is no accident.
+#[tokio::test(flavor = "multi_thread")]
+async fn one_request_that_nobody_left_and_that_did_not_end_well_is_asked_again_and_told() {
+    let engine = Scripted::start(Wrong::RefusesFirst(1)).await;
+    let report = judged_by(&engine, &[EARLY], &alone()).await;
+    assert_eq!(report.cells[0].verdict, Verdict::Pass, "{}", told(&report));
+    assert!(report.hints.iter().any(|hint| hint.contains("status 503: broken") && hint.contains("asked again")), "{:?}", report.hints);
+    let engine = Scripted::start(Wrong::RefusesFirst(2)).await;
+    let target = Target::parse(&format!("http://{}", engine.addr)).expect("a URL");
+    let stack = Stack::meet(target, None, None, Some(Profile::parse(PROFILE).expect("a profile")), true).await.expect("it is there");
+    let why = run(stack, &alone(), &[EARLY], |_| {}).await.expect_err("it cannot be judged");
+    assert!(why.to_string().contains("status 503: broken"), "{why}");
 }

@@ -120,8 +120,8 @@ export async function begun() {
 }
 
 // What an engine of this kind can prove of a caller that has left; of a busy real one perhaps nothing.
-const [WELL, BADLY] = ["observed", "best_effort"];
-const LEVELS = { kvit: [BADLY], sglang: [BADLY], ollama: [BADLY], vllm: [WELL], llamacpp: [WELL], "": [WELL, BADLY] };
+const [SURELY, WELL, BADLY] = ["confirmed", "observed", "best_effort"];
+const LEVELS = { kvit: [SURELY], sglang: [BADLY], ollama: [BADLY], vllm: [WELL], llamacpp: [WELL], "": [WELL, BADLY] };
 // How long the engine may go on behind a gateway that does not pass a close on: to the answer's end.
 const GOES_ON_MS = 280_000;
 

@@ -40,9 +40,18 @@ impl Role {
     }
 }
 
-/// One message of the input.
+/// One item of a conversation. Which it is, its fields say.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Item {
+#[serde(untagged)]
+pub(crate) enum Item {
+    Message(Message),
+    Call(Call),
+    Output(Output),
+}
+
+/// Somebody says something.
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Message {
     /// As the caller gave it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) id: Option<String>,
@@ -50,10 +59,47 @@ pub(crate) struct Item {
     pub(crate) parts: Vec<String>,
 }
 
+/// The model calls a function.
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Call {
+    /// As the caller gave it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) id: Option<String>,
+    pub(crate) call_id: String,
+    pub(crate) name: String,
+    pub(crate) arguments: String,
+}
+
+/// What a function has returned.
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Output {
+    /// As the caller gave it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) id: Option<String>,
+    pub(crate) call_id: String,
+    pub(crate) output: Vec<String>,
+}
+
 impl Item {
-    /// Its text as the model reads it.
-    pub(crate) fn text(&self) -> String {
-        self.parts.concat()
+    /// A message without an id.
+    pub(crate) fn message(role: Role, text: String) -> Item {
+        Item::Message(Message { id: None, role, parts: vec![text] })
+    }
+
+    /// As the caller gave it.
+    pub(crate) fn id(&self) -> Option<&str> {
+        let (Item::Message(Message { id, .. }) | Item::Call(Call { id, .. }) | Item::Output(Output { id, .. })) = self;
+        id.as_deref()
+    }
+
+    /// Bytes of what it says.
+    pub(crate) fn bytes(&self) -> usize {
+        let all = |parts: &[String]| parts.iter().map(String::len).sum();
+        match self {
+            Item::Message(message) => all(&message.parts),
+            Item::Call(call) => call.name.len() + call.arguments.len(),
+            Item::Output(output) => all(&output.output),
+        }
     }
 }
 
@@ -71,8 +117,17 @@ pub(crate) struct Asked {
     pub(crate) temperature: f64,
     /// As it was written.
     pub(crate) top_p: f64,
-    pub(crate) tool_choice: String,
+    /// A word, or an object that names a function.
+    pub(crate) tool_choice: Value,
     pub(crate) parallel_tool_calls: bool,
+    /// Functions that the model may call, as they were written.
+    #[serde(default)]
+    pub(crate) tools: Vec<Value>,
+    /// What form the answer has, as it was written.
+    #[serde(default = "plain")]
+    pub(crate) format: Value,
+    #[serde(default)]
+    pub(crate) top_logprobs: u8,
     pub(crate) max_tool_calls: Option<u32>,
     pub(crate) user: Option<String>,
     pub(crate) safety_identifier: Option<String>,
@@ -81,6 +136,11 @@ pub(crate) struct Asked {
     pub(crate) created_at: i64,
     /// When it is to be deleted, in seconds of the calendar, once it has ended. `None` if it is not kept.
     pub(crate) expires_at: Option<i64>,
+}
+
+/// The form of an answer that is text.
+pub(crate) fn plain() -> Value {
+    json!({"type": "text"})
 }
 
 #[derive(Serialize)]
@@ -127,7 +187,11 @@ impl Asked {
 impl std::fmt::Debug for Item {
     /// Says the size only: prompts are nobody's business.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Item({}, {} parts)", self.role.as_str(), self.parts.len())
+        match self {
+            Item::Message(message) => write!(f, "Message({}, {} parts)", message.role.as_str(), message.parts.len()),
+            Item::Call(_) => write!(f, "Call({} bytes)", self.bytes()),
+            Item::Output(_) => write!(f, "Output({} bytes)", self.bytes()),
+        }
     }
 }
 

@@ -8,9 +8,8 @@
 
 use axum::http::StatusCode;
 use lifecycle::Tenant;
-use lifecycle::message::ChatMessage;
 
-use super::asked::{Asked, Role};
+use super::asked::{Asked, Item, Role};
 use super::runs::Runs;
 use super::stored::{SHOWN_MAX, find, told};
 use crate::http::error::ApiError;
@@ -20,10 +19,10 @@ const CHAIN_MAX: usize = 100;
 
 const FIELD: &str = "previous_response_id";
 
-/// The turns of all responses up to `previous`, oldest first, of at most so many bytes.
-pub(super) async fn turns<R: Runs>(runs: &R, tenant: &Tenant, previous: &str, bytes_max: usize) -> Result<Vec<ChatMessage>, ApiError> {
+/// The items of all responses up to `previous`, oldest first, of at most so many bytes.
+pub(super) async fn items<R: Runs>(runs: &R, tenant: &Tenant, previous: &str, bytes_max: usize) -> Result<Vec<Item>, ApiError> {
     let mut next = Some(previous.to_owned());
-    let (mut turns, mut bytes, mut length) = (Vec::new(), 0_usize, 0_usize);
+    let (mut items, mut bytes, mut length) = (Vec::new(), 0_usize, 0_usize);
     while let Some(id) = next {
         length += 1;
         if length > CHAIN_MAX {
@@ -35,32 +34,28 @@ pub(super) async fn turns<R: Runs>(runs: &R, tenant: &Tenant, previous: &str, by
                 ApiError::field(FIELD, format!("Previous response with id '{id}' is still in progress.")).code("response_in_progress")
             );
         }
-        let answer = told(runs, &found).await?.text().to_owned();
+        let answer = told(runs, &found).await?.answer();
         // Newest first, to be turned round at the end.
-        let own = said(&found.head.asked, Some(answer));
-        bytes += own.iter().map(|turn| turn.content.len()).sum::<usize>();
+        let own = said(&found.head.asked, answer);
+        bytes += own.iter().map(Item::bytes).sum::<usize>();
         if bytes > bytes_max {
             return Err(too_long(format!("and what was said before it have more than {bytes_max} bytes")));
         }
-        turns.extend(own.into_iter().rev());
+        items.extend(own.into_iter().rev());
         next = found.head.asked.previous_response_id.clone();
     }
-    turns.reverse();
-    Ok(turns)
+    items.reverse();
+    Ok(items)
 }
 
 /// What a response was asked, and what it answered.
-pub(super) fn said(asked: &Asked, answer: Option<String>) -> Vec<ChatMessage> {
-    let turn = |role: Role, content: String| ChatMessage { role: role.in_template().to_owned(), content };
-    let input = asked.input.iter().map(|item| turn(item.role, item.text()));
-    let answer = answer.filter(|text| !text.is_empty()).map(|text| turn(Role::Assistant, text));
-    input.chain(answer).collect()
+pub(super) fn said(asked: &Asked, answer: Vec<Item>) -> Vec<Item> {
+    asked.input.iter().cloned().chain(answer).collect()
 }
 
-/// The instructions as a turn.
-pub(super) fn instructed(asked: &Asked) -> Option<ChatMessage> {
-    let content = asked.instructions.clone()?;
-    Some(ChatMessage { role: Role::System.in_template().to_owned(), content })
+/// The instructions as an item.
+pub(super) fn instructed(asked: &Asked) -> Option<Item> {
+    asked.instructions.clone().map(|text| Item::message(Role::System, text))
 }
 
 fn too_long(what: String) -> ApiError {

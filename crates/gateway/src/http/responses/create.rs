@@ -12,7 +12,7 @@ use std::time::Duration;
 use axum::body::Body;
 use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
-use lifecycle::message::{ChatMessage, Prompt};
+use lifecycle::message::Prompt;
 use lifecycle::{OnDisconnect, OutcomeKind, RunId, Said, Tenant};
 use tokio::sync::watch;
 
@@ -22,7 +22,7 @@ use super::object::Head;
 use super::parse::{Request, Retention, parse};
 use super::stored::{DOOR, Found, head, show};
 use super::stream::Events;
-use super::{chain, comments, followed};
+use super::{chain, comments, followed, words};
 use crate::calls::Calls;
 use crate::conn::ConnState;
 use crate::dispatch::{Closed, Opened, Order};
@@ -56,11 +56,12 @@ pub(super) async fn create(asking: Asking, body: Body) -> Result<Response, ApiEr
     let mut fields = Fields::parse(&body)?;
     let model = fields::model(&mut fields, &asking.calls.models())?;
     let tools = tools::take(&mut fields, &asking.calls.config)?;
-    let request = parse(fields, retention(&asking.calls))?;
+    let forwards = asking.calls.forwards(&model);
+    let request = parse(fields, retention(&asking.calls), forwards)?;
     let joining = joining(DOOR, &asking.headers, &body)?;
     let on_disconnect = policy(&asking, &request, joining.is_some())?;
     drop(body);
-    let prompt = prompt(&asking.calls, &asking.caller.tenant, &request.asked).await?;
+    let prompt = prompt(&asking.calls, &asking.caller.tenant, &request, forwards).await?;
     let expires = expires(&asking.calls, &request.asked, joining.is_some());
     tools::check(&tools, on_disconnect, asking.calls.keeper.is_some())?;
     let order = Order {
@@ -92,14 +93,15 @@ struct Plan {
     on_disconnect: OnDisconnect,
 }
 
-/// The turns that the model continues: instructions, what came before, and the input.
-async fn prompt(calls: &Arc<Calls>, tenant: &Tenant, asked: &Asked) -> Result<Prompt, ApiError> {
-    let mut turns: Vec<ChatMessage> = chain::instructed(asked).into_iter().collect();
+/// What the model continues: instructions, what came before, and the input.
+async fn prompt(calls: &Arc<Calls>, tenant: &Tenant, request: &Request, forwards: bool) -> Result<Prompt, ApiError> {
+    let asked = &request.asked;
+    let mut items: Vec<_> = chain::instructed(asked).into_iter().collect();
     if let Some(previous) = &asked.previous_response_id {
-        turns.extend(chain::turns(calls, tenant, previous, calls.config.body_bytes_max).await?);
+        items.extend(chain::items(calls, tenant, previous, calls.config.body_bytes_max).await?);
     }
-    turns.extend(chain::said(asked, None));
-    Ok(Prompt::Chat(turns))
+    items.extend(chain::said(asked, Vec::new()));
+    words::prompt(items, asked, request.params.sampling.logprobs.is_some(), forwards)
 }
 
 /// How long responses are kept here.

@@ -9,11 +9,13 @@
 
 use std::sync::Arc;
 
-use lifecycle::message::{Delta, Usage};
+use lifecycle::message::{Called, Delta, Piece, TokenLogprob, Usage};
 use lifecycle::{Cause, Outcome, Said};
 use serde_json::{Value, json};
 
-use super::object::{Head, Moment, Status, message_id, object, output_message, output_part};
+use super::asked::Item;
+use super::grown::{Grown, What, logprobs};
+use super::object::{Head, Moment, Status, object, output_part};
 
 /// One event on OpenAI's wire.
 #[derive(Clone, PartialEq, Debug)]
@@ -27,33 +29,24 @@ pub(super) struct Event {
     pub(super) tokens: u32,
 }
 
-/// The answer's one message.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Message {
-    None,
-    Open,
-    Done(&'static str),
-}
-
 /// A response as it grows.
 pub(super) struct Fold {
     head: Arc<Head>,
     next: u64,
     accepted: bool,
-    message: Message,
-    text: String,
+    /// The answer's items. Of one run they are a message, calls of functions behind it, and perhaps text behind these.
+    items: Vec<Grown>,
     /// Why the answer came to its own end.
     finish: Option<Cause>,
-    /// Tokens whose text is not shown yet.
-    held: u32,
+    /// Tokens whose text is not shown yet, and their log-probabilities.
+    held: (u32, Vec<TokenLogprob>),
     end: Option<(Outcome, Usage)>,
 }
 
 impl Fold {
     /// Nothing is said yet.
     pub(super) const fn new(head: Arc<Head>) -> Fold {
-        let (accepted, message) = (false, Message::None);
-        Fold { head, next: 0, accepted, message, text: String::new(), finish: None, held: 0, end: None }
+        Fold { head, next: 0, accepted: false, items: Vec::new(), finish: None, held: (0, Vec::new()), end: None }
     }
 
     /// What is said before the run says anything: of a background response, that it is there. An interactive one that is turned away before
@@ -84,9 +77,9 @@ impl Fold {
         self.end.is_some()
     }
 
-    /// What was said so far.
-    pub(super) fn text(&self) -> &str {
-        &self.text
+    /// What was said so far, for whoever goes on from it.
+    pub(super) fn answer(&self) -> Vec<Item> {
+        self.items.iter().filter_map(Grown::said).collect()
     }
 
     /// Where it stands.
@@ -100,13 +93,9 @@ impl Fold {
 
     /// The response now. `ended` is when it ended, in seconds of the calendar, where that is known.
     pub(super) fn object(&self, ended: Option<i64>) -> Value {
-        let message = match self.message {
-            Message::None => None,
-            Message::Open => Some(self.item("in_progress", Some(&self.text))),
-            Message::Done(status) => Some(self.item(status, Some(&self.text))),
-        };
+        let output = (0..self.items.len()).map(|at| self.item(at, false)).collect();
         let end = self.end.as_ref().map(|(outcome, usage)| (outcome, usage));
-        object(&self.head, &Moment { status: self.status(), message, end, ended })
+        object(&self.head, &Moment { status: self.status(), output, end, ended })
     }
 
     fn accept(&mut self) -> Vec<Event> {
@@ -126,20 +115,70 @@ impl Fold {
     fn delta(&mut self, delta: &Delta) -> Vec<Event> {
         // Without it nothing is said by a run; so this is the order whatever is kept of one.
         let mut events = self.accept();
-        self.open(&mut events);
-        self.held = self.held.saturating_add(delta.count());
-        if !delta.text.is_empty() && self.message == Message::Open {
-            self.text.push_str(&delta.text);
-            let body = json!({"delta": delta.text, "logprobs": []});
-            let mut event = self.of_part("response.output_text.delta", &body);
-            event.tokens = std::mem::take(&mut self.held);
-            events.push(event);
+        self.held.0 = self.held.0.saturating_add(delta.count());
+        // What comes behind the answer's own end is no part of it.
+        if self.finish.is_none() {
+            self.held.1.extend(delta.logprobs.iter().cloned());
+            match delta.passed.as_ref().map(|passed| &passed.piece) {
+                Some(Piece::Called(part)) => self.called(part, &mut events),
+                _ => self.text(&delta.text, &mut events),
+            }
         }
         if let Some(cause) = delta.finish {
             self.finish = Some(cause);
             self.close(&mut events, if cause == Cause::Length { "incomplete" } else { "completed" });
         }
         events
+    }
+
+    /// More text, be it nothing yet: where functions may be called, an answer may have none.
+    fn text(&mut self, text: &str, events: &mut Vec<Event>) {
+        if text.is_empty() && !self.head.asked.tools.is_empty() {
+            return;
+        }
+        let at = self.message(events);
+        if text.is_empty() {
+            return;
+        }
+        let (tokens, entries) = std::mem::take(&mut self.held);
+        let body = json!({"delta": text, "logprobs": logprobs(&entries)});
+        if let Some(Grown { what: What::Message { text: all, logprobs }, .. }) = self.items.get_mut(at) {
+            all.push_str(text);
+            logprobs.extend(entries);
+        }
+        let event = self.of_part(at, "response.output_text.delta", &body);
+        events.push(Event { tokens, ..event });
+    }
+
+    /// A part of a call. The text before it is whole.
+    fn called(&mut self, part: &Called, events: &mut Vec<Event>) {
+        if let Some(at) = self.items.len().checked_sub(1).filter(|at| matches!(self.items[*at].what, What::Message { .. })) {
+            self.end_item(at, "completed", events);
+        }
+        // Some engines give all calls one place.
+        let is_it = |grown: &Grown| match &grown.what {
+            What::Call { place, call_id, .. } => *place == part.place && part.id.as_ref().is_none_or(|id| id == call_id),
+            What::Message { .. } => false,
+        };
+        let at = self.items.iter().rposition(is_it).unwrap_or_else(|| {
+            let at = self.items.len();
+            let call_id = part.id.clone().unwrap_or_else(|| format!("call_{}_{at}", self.head.run));
+            let (name, arguments) = (part.name.clone().unwrap_or_default(), String::new());
+            self.begin_item(Grown { what: What::Call { place: part.place, call_id, name, arguments }, done: None }, events)
+        });
+        if let Some(Grown { what: What::Call { name, arguments, .. }, .. }) = self.items.get_mut(at) {
+            arguments.push_str(&part.arguments);
+            if name.is_empty() {
+                name.extend(part.name.as_deref());
+            }
+        }
+        if !part.arguments.is_empty() {
+            let event = self.of_item(at, "response.function_call_arguments.delta", &json!({"delta": part.arguments}));
+            events.push(event);
+        }
+        if let Some(last) = events.last_mut() {
+            last.tokens = std::mem::take(&mut self.held.0);
+        }
     }
 
     fn ends(&mut self, outcome: &Outcome, usage: Usage) -> Vec<Event> {
@@ -149,9 +188,9 @@ impl Fold {
             events.push(self.of_response("response.created", now));
         }
         let status = Status::of(outcome, self.finish);
-        if matches!(status, Status::Completed | Status::Incomplete) {
+        if matches!(status, Status::Completed | Status::Incomplete) && self.items.is_empty() {
             // A whole answer has a message, be it an empty one.
-            self.open(&mut events);
+            self.message(&mut events);
         }
         self.close(&mut events, if status == Status::Completed { "completed" } else { "incomplete" });
         self.end = Some((outcome.clone(), usage));
@@ -165,48 +204,79 @@ impl Fold {
         let now = self.object(None);
         let mut last = self.of_response(kind, now);
         if matches!(status, Status::Completed | Status::Incomplete) {
-            last.tokens = std::mem::take(&mut self.held);
+            last.tokens = std::mem::take(&mut self.held.0);
         }
         events.push(last);
         events
     }
 
-    /// Begins the message, if it has not begun.
-    fn open(&mut self, events: &mut Vec<Event>) {
-        if self.message != Message::None {
-            return;
+    /// The message to which text comes: the last item, if it is one, else one that begins now.
+    fn message(&mut self, events: &mut Vec<Event>) -> usize {
+        match self.items.len().checked_sub(1).filter(|at| matches!(self.items[*at].what, What::Message { .. })) {
+            Some(at) => at,
+            None => self.begin_item(Grown::message(), events),
         }
-        self.message = Message::Open;
-        let item = self.item("in_progress", None);
-        events.push(self.event("response.output_item.added", &json!({"output_index": 0, "item": item})));
-        events.push(self.of_part("response.content_part.added", &json!({"part": output_part("")})));
     }
 
-    /// Ends the message, if it is open.
+    /// One more item. Its place.
+    fn begin_item(&mut self, grown: Grown, events: &mut Vec<Event>) -> usize {
+        let (at, is_message) = (self.items.len(), matches!(grown.what, What::Message { .. }));
+        self.items.push(grown);
+        let item = self.item(at, true);
+        events.push(self.event("response.output_item.added", &json!({"output_index": at, "item": item})));
+        if is_message {
+            events.push(self.of_part(at, "response.content_part.added", &json!({"part": output_part("", &[])})));
+        }
+        at
+    }
+
+    /// Ends what is open. A call that may have been cut off is never told as done: whoever reads that would make it.
     fn close(&mut self, events: &mut Vec<Event>, status: &'static str) {
-        if self.message != Message::Open {
-            return;
+        for at in (0..self.items.len()).filter(|at| self.items[*at].is_open()).collect::<Vec<_>>() {
+            self.end_item(at, status, events);
         }
-        self.message = Message::Done(status);
-        events.push(self.of_part("response.output_text.done", &json!({"text": self.text, "logprobs": []})));
-        events.push(self.of_part("response.content_part.done", &json!({"part": output_part(&self.text)})));
-        let item = self.item(status, Some(&self.text));
-        events.push(self.event("response.output_item.done", &json!({"output_index": 0, "item": item})));
     }
 
-    fn item(&self, status: &str, text: Option<&str>) -> Value {
-        let parts: Vec<Value> = text.map(output_part).into_iter().collect();
-        output_message(&message_id(&self.head.run), status, &parts)
+    fn end_item(&mut self, at: usize, status: &'static str, events: &mut Vec<Event>) {
+        if !self.items[at].is_open() {
+            return;
+        }
+        self.items[at].done = Some(status);
+        let told = match &self.items[at].what {
+            What::Message { text, logprobs: entries } => {
+                let (text, part) = (json!({"text": text, "logprobs": logprobs(entries)}), json!({"part": self.items[at].part()}));
+                Some(vec![self.of_part(at, "response.output_text.done", &text), self.of_part(at, "response.content_part.done", &part)])
+            }
+            What::Call { name, arguments, .. } if status == "completed" => {
+                let whole = json!({"name": name, "arguments": arguments});
+                Some(vec![self.of_item(at, "response.function_call_arguments.done", &whole)])
+            }
+            What::Call { .. } => None,
+        };
+        let Some(told) = told else { return };
+        events.extend(told);
+        let item = self.item(at, false);
+        events.push(self.event("response.output_item.done", &json!({"output_index": at, "item": item})));
+    }
+
+    fn item(&self, at: usize, fresh: bool) -> Value {
+        self.items[at].item(&self.head.run, at, fresh)
     }
 
     fn of_response(&mut self, kind: &'static str, response: Value) -> Event {
         self.event(kind, &json!({"response": response}))
     }
 
-    fn of_part(&mut self, kind: &'static str, more: &Value) -> Event {
-        let mut body = json!({"item_id": message_id(&self.head.run), "output_index": 0, "content_index": 0});
+    fn of_item(&mut self, at: usize, kind: &'static str, more: &Value) -> Event {
+        let mut body = json!({"item_id": self.items[at].id(&self.head.run, at), "output_index": at});
         merge(&mut body, more);
         self.event(kind, &body)
+    }
+
+    fn of_part(&mut self, at: usize, kind: &'static str, more: &Value) -> Event {
+        let mut body = json!({"content_index": 0});
+        merge(&mut body, more);
+        self.of_item(at, kind, &body)
     }
 
     fn event(&mut self, kind: &'static str, more: &Value) -> Event {

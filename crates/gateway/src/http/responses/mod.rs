@@ -1,7 +1,7 @@
 //! OpenAI's Responses API: a run as a response, which can be waited for, streamed, left in the background, fetched, followed from any event
 //! on, cancelled and deleted. docs/responses.md says what of it is here.
 //!
-//! `parse`, `input`, `asked`, `object` and `fold` are pure; `create` and `stored` do what is asked; `stream` carries events.
+//! `parse`, `input`, `words`, `asked`, `object`, `grown` and `fold` are pure; `create` and `stored` do what is asked; `stream` carries events.
 //!
 //! Invariant: the events of a response are a fold of what its run says, the same at every gateway and for every reader.
 // contract: C-26
@@ -10,12 +10,14 @@ mod asked;
 mod chain;
 mod create;
 mod fold;
+mod grown;
 mod input;
 mod object;
 mod parse;
 mod runs;
 mod stored;
 mod stream;
+mod words;
 
 #[cfg(test)]
 mod tests;

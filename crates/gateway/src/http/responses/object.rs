@@ -9,7 +9,7 @@ use lifecycle::message::Usage;
 use lifecycle::{Cause, OnDisconnect, Outcome, OutcomeKind, RunId};
 use serde_json::{Map, Value, json};
 
-use super::asked::{Asked, Item, Role};
+use super::asked::{Asked, Item, Message, Role};
 use crate::http::error::ApiError;
 
 /// What a response's id begins with; the run's id follows.
@@ -23,11 +23,6 @@ pub(super) fn response_id(run: &RunId) -> String {
 /// The run of a response's id, if it can be one.
 pub(super) fn run_of(id: &str) -> Option<RunId> {
     RunId::parse(id.strip_prefix(RESPONSE)?).ok()
-}
-
-/// The id of the one message that a response says.
-pub(super) fn message_id(run: &RunId) -> String {
-    format!("msg_{run}")
 }
 
 /// What never changes of a response.
@@ -78,8 +73,8 @@ impl Status {
 /// What changes of a response.
 pub(super) struct Moment<'a> {
     pub(super) status: Status,
-    /// The message so far, if there is one.
-    pub(super) message: Option<Value>,
+    /// The answer's items so far.
+    pub(super) output: Vec<Value>,
     /// How it ended.
     pub(super) end: Option<(&'a Outcome, &'a Usage)>,
     /// When, in seconds of the calendar. Known of what is kept; a stream does not say it, so that every reader reads the same.
@@ -104,7 +99,7 @@ pub(super) fn object(head: &Head, moment: &Moment<'_>) -> Value {
         "max_tool_calls": asked.max_tool_calls,
         "metadata": asked.metadata,
         "model": &*head.model,
-        "output": moment.message.as_slice(),
+        "output": moment.output,
         "parallel_tool_calls": asked.parallel_tool_calls,
         "previous_response_id": asked.previous_response_id,
         "prompt_cache_key": asked.prompt_cache_key,
@@ -113,10 +108,10 @@ pub(super) fn object(head: &Head, moment: &Moment<'_>) -> Value {
         "service_tier": "default",
         "store": asked.store,
         "temperature": asked.temperature,
-        "text": {"format": {"type": "text"}},
+        "text": {"format": asked.format},
         "tool_choice": asked.tool_choice,
-        "tools": [],
-        "top_logprobs": 0,
+        "tools": asked.tools,
+        "top_logprobs": asked.top_logprobs,
         "top_p": asked.top_p,
         // Nothing is ever dropped from the input, whatever was asked for.
         "truncation": "disabled",
@@ -156,9 +151,9 @@ fn usage_object(usage: &Usage) -> Value {
            "total_tokens": u64::from(usage.prompt) + u64::from(usage.generated)})
 }
 
-/// A part of the answer.
-pub(super) fn output_part(text: &str) -> Value {
-    json!({"type": "output_text", "annotations": [], "logprobs": [], "text": text})
+/// A part of the answer, with its log-probabilities if they were asked for.
+pub(super) fn output_part(text: &str, logprobs: &[Value]) -> Value {
+    json!({"type": "output_text", "annotations": [], "logprobs": logprobs, "text": text})
 }
 
 /// A message of the answer's side.
@@ -166,19 +161,33 @@ pub(super) fn output_message(id: &str, status: &str, content: &[Value]) -> Value
     json!({"id": id, "type": "message", "status": status, "role": "assistant", "content": content})
 }
 
+/// A call of a function.
+pub(super) fn function_call(id: &str, status: &str, (call_id, name, arguments): (&str, &str, &str)) -> Value {
+    json!({"id": id, "type": "function_call", "status": status, "call_id": call_id, "name": name, "arguments": arguments})
+}
+
 /// An item of the input as it is listed. One that came without an id is named after its place.
 pub(super) fn input_item(run: &RunId, place: usize, item: &Item) -> Value {
-    let id = item.id.clone().unwrap_or_else(|| format!("msg_{run}:{place}"));
-    if item.role == Role::Assistant {
-        let parts: Vec<Value> = item.parts.iter().map(|text| output_part(text)).collect();
-        return output_message(&id, "completed", &parts);
+    let id = |kind: &str| item.id().map_or_else(|| format!("{kind}_{run}:{place}"), str::to_owned);
+    match item {
+        Item::Message(Message { role: Role::Assistant, parts, .. }) => {
+            let parts: Vec<Value> = parts.iter().map(|text| output_part(text, &[])).collect();
+            output_message(&id("msg"), "completed", &parts)
+        }
+        Item::Message(Message { role, parts, .. }) => {
+            let parts: Vec<Value> = parts.iter().map(|text| json!({"type": "input_text", "text": text})).collect();
+            Value::Object(Map::from_iter([
+                ("id".to_owned(), json!(id("msg"))),
+                ("type".to_owned(), json!("message")),
+                ("status".to_owned(), json!("completed")),
+                ("role".to_owned(), json!(role.as_str())),
+                ("content".to_owned(), json!(parts)),
+            ]))
+        }
+        Item::Call(call) => function_call(&id("fc"), "completed", (&call.call_id, &call.name, &call.arguments)),
+        Item::Output(output) => {
+            let (id, said) = (id("fco"), output.output.concat());
+            json!({"id": id, "type": "function_call_output", "status": "completed", "call_id": output.call_id, "output": said})
+        }
     }
-    let parts: Vec<Value> = item.parts.iter().map(|text| json!({"type": "input_text", "text": text})).collect();
-    Value::Object(Map::from_iter([
-        ("id".to_owned(), json!(id)),
-        ("type".to_owned(), json!("message")),
-        ("status".to_owned(), json!("completed")),
-        ("role".to_owned(), json!(item.role.as_str())),
-        ("content".to_owned(), json!(parts)),
-    ]))
 }

@@ -6,11 +6,11 @@
 use std::time::Duration;
 
 use lifecycle::OnDisconnect;
-use lifecycle::params::Params;
+use lifecycle::params::{LOGPROBS_MAX, Params};
 use serde_json::{Map, Value};
 
 use super::asked::Asked;
-use super::input;
+use super::{input, words};
 use crate::http::error::ApiError;
 use crate::http::fields::{self, Fields};
 
@@ -48,8 +48,8 @@ pub(super) struct Retention {
     pub(super) max: i64,
 }
 
-/// Reads the fields; the model's name was taken before.
-pub(super) fn parse(mut fields: Fields, retention: Retention) -> Result<Request, ApiError> {
+/// Reads the fields; the model's name was taken before. `forwards` says that the model is an engine's of others, which has more words.
+pub(super) fn parse(mut fields: Fields, retention: Retention, forwards: bool) -> Result<Request, ApiError> {
     let mut params = Params::default();
     // What is said again is said as it was written.
     let number = |fields: &Fields, name: &str| fields.peek(name).and_then(Value::as_f64).unwrap_or(1.0);
@@ -67,8 +67,11 @@ pub(super) fn parse(mut fields: Fields, retention: Retention) -> Result<Request,
     let on_disconnect = on_disconnect(&mut fields, background)?;
     let expires_at = expires(&mut fields, store, retention)?;
     unsupported(&mut fields)?;
+    let tools = words::tools(&mut fields, forwards)?;
+    let (format, top_logprobs) = (text(&mut fields, forwards)?, top_logprobs(&mut fields)?);
+    params.sampling.logprobs = (included(&mut fields)? || top_logprobs > 0).then_some(top_logprobs);
     let asked = Asked {
-        input: input::items(fields.take("input"))?,
+        input: input::items(fields.take("input"), forwards)?,
         instructions: fields.text("instructions")?,
         previous_response_id: fields.text("previous_response_id")?,
         metadata: metadata(&mut fields)?,
@@ -77,8 +80,11 @@ pub(super) fn parse(mut fields: Fields, retention: Retention) -> Result<Request,
         max_output_tokens: params.max_tokens,
         temperature,
         top_p,
-        tool_choice: tools(&mut fields)?,
+        tool_choice: words::choice(&mut fields, &tools, forwards)?,
         parallel_tool_calls: fields.bool("parallel_tool_calls")?.unwrap_or(true),
+        tools,
+        format,
+        top_logprobs,
         max_tool_calls: fields.u32("max_tool_calls")?,
         user: name(&mut fields, "user", NAME_MAX)?,
         safety_identifier: name(&mut fields, "safety_identifier", SAFETY_MAX)?,
@@ -112,11 +118,6 @@ fn harmless(fields: &mut Fields) -> Result<(), ApiError> {
     // `auto` lets a server drop the oldest items of what does not fit. Nothing is dropped here: what does not fit is refused.
     word(fields, "truncation", &["auto", "disabled"])?;
     word(fields, "prompt_cache_retention", &["in_memory", "24h"])?;
-    empty_list(fields, "include", "must be empty: nothing can be included by this server")?;
-    if fields.u32("top_logprobs")?.is_some_and(|n| n > 0) {
-        return Err(ApiError::field("top_logprobs", "must be 0: log-probabilities are not supported here").code("unsupported_parameter"));
-    }
-    text(fields)?;
     if let Some(inner) = object(fields, "reasoning")?
         && let Some(name) = inner.left()
     {
@@ -126,29 +127,30 @@ fn harmless(fields: &mut Fields) -> Result<(), ApiError> {
     Ok(())
 }
 
-/// `text.format` must be text.
-fn text(fields: &mut Fields) -> Result<(), ApiError> {
-    let Some(mut text) = object(fields, "text")? else { return Ok(()) };
-    if let Some(mut format) = object(&mut text, "format")? {
-        let kind = format.take("type");
-        if kind.as_ref().and_then(Value::as_str) != Some("text") || format.left().is_some() {
-            return Err(ApiError::field("text.format", "must be {\"type\":\"text\"}").code("unsupported_parameter"));
-        }
+/// Reads `include`: whether log-probabilities are asked for.
+fn included(fields: &mut Fields) -> Result<bool, ApiError> {
+    const LOGPROBS: &str = "message.output_text.logprobs";
+    match fields.take("include") {
+        None => Ok(false),
+        Some(Value::Array(list)) if list.iter().all(|name| name == LOGPROBS) => Ok(!list.is_empty()),
+        Some(_) => Err(ApiError::field("include", format!("may name {LOGPROBS} and nothing else")).code("unsupported_parameter")),
     }
+}
+
+fn top_logprobs(fields: &mut Fields) -> Result<u8, ApiError> {
+    let few = |v: &Value| v.as_u64().and_then(|n| u8::try_from(n).ok()).filter(|n| *n <= LOGPROBS_MAX);
+    Ok(fields.typed("top_logprobs", &format!("a whole number from 0 to {LOGPROBS_MAX}"), few)?.unwrap_or(0))
+}
+
+/// Reads `text`: the form of the answer.
+fn text(fields: &mut Fields, forwards: bool) -> Result<Value, ApiError> {
+    let Some(mut text) = object(fields, "text")? else { return words::format(None, forwards) };
+    let format = words::format(text.take("format"), forwards)?;
     // OpenAI's default; the other words ask for shorter or longer answers.
     word(&mut text, "verbosity", &["medium"]).map_err(|_| ApiError::field("text.verbosity", "must be medium"))?;
     match text.left() {
         Some(name) => Err(ApiError::field(&format!("text.{name}"), "is not supported by this server").code("unsupported_parameter")),
-        None => Ok(()),
-    }
-}
-
-fn tools(fields: &mut Fields) -> Result<String, ApiError> {
-    empty_list(fields, "tools", "must be empty: this model calls none")?;
-    match fields.take("tool_choice") {
-        None => Ok("auto".to_owned()),
-        Some(Value::String(choice)) if matches!(choice.as_str(), "auto" | "none") => Ok(choice),
-        Some(_) => Err(ApiError::field("tool_choice", "must be auto or none: this model calls no tools").code("unsupported_parameter")),
+        None => Ok(format),
     }
 }
 
@@ -241,14 +243,6 @@ fn word(fields: &mut Fields, name: &str, all: &[&str]) -> Result<(), ApiError> {
         None => Ok(()),
         Some(Value::String(word)) if all.contains(&word.as_str()) => Ok(()),
         Some(_) => Err(ApiError::field(name, format!("must be one of {}", all.join(", "))).code("unsupported_parameter")),
-    }
-}
-
-fn empty_list(fields: &mut Fields, name: &str, why: &str) -> Result<(), ApiError> {
-    match fields.take(name) {
-        None => Ok(()),
-        Some(Value::Array(list)) if list.is_empty() => Ok(()),
-        Some(_) => Err(ApiError::field(name, why).code("unsupported_parameter")),
     }
 }
 

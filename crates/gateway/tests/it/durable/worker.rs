@@ -50,7 +50,7 @@ fn tag(submit: &Submit) -> String {
     let text = match &submit.prompt {
         Prompt::Chat(turns) => turns.last().map(|turn| turn.content.clone()).unwrap_or_default(),
         Prompt::Text(text) => text.clone(),
-        Prompt::Tokens(_) | Prompt::Forward(_) => String::new(),
+        Prompt::Tokens(_) | Prompt::Forward(_) | Prompt::Worded(_) => String::new(),
     };
     text.split(' ').next().unwrap_or_default().to_owned()
 }

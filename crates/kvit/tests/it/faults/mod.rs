@@ -14,6 +14,8 @@ mod stopped;
 mod tap;
 mod worker_ends;
 
+pub use tap::{Fate, Seen, Tap};
+
 use std::path::Path;
 use std::time::{Duration, Instant};
 

@@ -270,8 +270,8 @@ impl State {
             Up::Ask { attempts } => self.answer(attempts),
             Up::Draining => self.drainings += 1,
             Up::DeviceLost { why } => self.breaches.push(format!("DeviceLost: {why}")),
-            // The last has no form in this protocol.
-            Up::Snapshot { .. } | Up::Records { .. } | Up::LetGo { .. } => {}
+            // The last two have no form in this protocol.
+            Up::Snapshot { .. } | Up::Records { .. } | Up::LetGo { .. } | Up::Reported { .. } => {}
         }
         self.breaches.extend(wrong);
     }

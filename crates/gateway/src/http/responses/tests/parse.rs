@@ -1,11 +1,12 @@
 //! Requests: what is taken, what is refused and by which name.
 
 use lifecycle::OnDisconnect;
+use lifecycle::message::Prompt;
 use serde_json::{Value, json};
 
-use super::super::asked::{Asked, Role, Unreadable};
-use super::super::chain;
+use super::super::asked::{Asked, Item, Role, Unreadable};
 use super::super::parse::{Request, Retention, parse};
+use super::super::{chain, words};
 use super::asked;
 use crate::http::error::ApiError;
 use crate::http::fields::Fields;
@@ -14,7 +15,12 @@ const NOW_S: i64 = 1_700_000_000;
 const RETENTION: Retention = Retention { now: NOW_S, usual: None, max: 30 * 24 * 3600 };
 
 fn read(body: &Value) -> Result<Request, ApiError> {
-    parse(Fields::parse(body.to_string().as_bytes())?, RETENTION)
+    parse(Fields::parse(body.to_string().as_bytes())?, RETENTION, false)
+}
+
+/// The same, of a model whose engine is another's.
+fn read_for_engine(body: &Value) -> Result<Request, ApiError> {
+    parse(Fields::parse(body.to_string().as_bytes())?, RETENTION, true)
 }
 
 fn with(name: &str, value: &Value) -> Value {
@@ -33,10 +39,10 @@ fn refusal(body: &Value) -> (Value, Value) {
 fn defaults_are_openais() {
     let Request { asked, params, stream, timeout, on_disconnect } = read(&json!({"input": "hi"})).expect("is taken");
     assert!(asked.store && !asked.background && !stream && asked.parallel_tool_calls);
-    assert_eq!((asked.temperature, asked.top_p, asked.tool_choice.as_str()), (1.0, 1.0, "auto"));
+    assert_eq!((asked.temperature, asked.top_p, asked.tool_choice), (1.0, 1.0, json!("auto")));
     assert_eq!((asked.max_output_tokens, asked.expires_at, timeout, on_disconnect), (None, None, None, None));
     assert_eq!((params.n, params.max_tokens), (1, None));
-    assert_eq!((asked.input.len(), asked.input[0].role, asked.input[0].text().as_str()), (1, Role::User, "hi"));
+    assert!(asked.input == [Item::message(Role::User, "hi".into())]);
 }
 
 #[test]
@@ -50,7 +56,7 @@ fn what_changes_nothing_is_taken() {
     });
     let Request { asked, stream, .. } = read(&body).expect("is taken");
     assert!(stream && asked.store && !asked.parallel_tool_calls);
-    assert_eq!((asked.tool_choice.as_str(), asked.max_tool_calls), ("none", Some(3)));
+    assert_eq!((asked.tool_choice, asked.max_tool_calls), (json!("none"), Some(3)));
     assert_eq!(
         (asked.user.as_deref(), asked.safety_identifier.as_deref(), asked.prompt_cache_key.as_deref()),
         (Some("u"), Some("s"), Some("p"))
@@ -85,7 +91,8 @@ fn what_is_not_here_is_refused_by_its_name() {
         ("service_tier", json!("flex")),
         ("include", json!(["reasoning.encrypted_content"])),
         ("reasoning.effort", json!({"effort": "low"})),
-        ("top_logprobs", json!(2)),
+        ("top_logprobs", json!(21)),
+        ("include", json!("message.output_text.logprobs")),
         ("metadata", json!({long.as_str(): "v"})),
         ("metadata", json!({"k": "v".repeat(513)})),
         ("metadata", json!({"k": 1})),
@@ -134,7 +141,7 @@ fn a_background_response_is_kept_and_goes_on() {
     // Where it says nothing, the operator's retention holds for what is kept.
     let usual = |body: &Value| {
         let fields = Fields::parse(body.to_string().as_bytes()).expect("an object");
-        parse(fields, Retention { usual: Some(100), ..RETENTION }).expect("is taken").asked.expires_at
+        parse(fields, Retention { usual: Some(100), ..RETENTION }, false).expect("is taken").asked.expires_at
     };
     assert_eq!(usual(&body(json!({}))), Some(NOW_S + 100));
     assert_eq!(usual(&json!({"input": "hi", "store": false})), None);
@@ -151,7 +158,9 @@ fn messages_are_read_in_each_of_their_forms() {
         {"type": "message", "role": "system", "content": [{"type": "input_text", "text": "e"}]},
     ]);
     let asked = read(&json!({"input": input})).expect("is taken").asked;
-    let turns: Vec<_> = chain::said(&asked, Some("f".into())).into_iter().map(|turn| (turn.role, turn.content)).collect();
+    let items = chain::said(&asked, vec![Item::message(Role::Assistant, "f".into())]);
+    let Ok(Prompt::Chat(turns)) = words::prompt(items, &asked, false, false) else { panic!("turns for a template") };
+    let turns: Vec<_> = turns.into_iter().map(|turn| (turn.role, turn.content)).collect();
     let turn = |role: &str, text: &str| (role.to_owned(), text.to_owned());
     let expected = [
         turn("system", "Be brief."),
@@ -162,7 +171,7 @@ fn messages_are_read_in_each_of_their_forms() {
         turn("assistant", "f"),
     ];
     assert_eq!(turns, expected);
-    assert_eq!(asked.input[2].id.as_deref(), Some("msg_1"));
+    assert_eq!(asked.input[2].id(), Some("msg_1"));
 }
 
 #[test]
@@ -191,6 +200,112 @@ fn items_that_are_no_messages_of_text_are_refused_by_their_place() {
     for (input, param) in table {
         assert_eq!(refusal(&json!({"input": input})).0, param, "{input}");
     }
+}
+
+const TOOL: &str = r#"{"type":"function","name":"depth","description":null,"parameters":{"type":"object"},"strict":true}"#;
+
+/// A request with a function to call, and with this instead of one of its fields.
+fn with_tools(name: &str, value: &Value) -> Value {
+    let tool: Value = serde_json::from_str(TOOL).expect("JSON");
+    let mut body = json!({"input": "hi", "tools": [tool], "tool_choice": {"type": "function", "name": "depth"}, "parallel_tool_calls": false,
+        "text": {"format": {"type": "json_schema", "name": "river", "schema": {"type": "object"}, "strict": null}}});
+    body[name] = value.clone();
+    body
+}
+
+/// What an engine is asked.
+fn worded(request: &Request) -> Value {
+    let items = chain::said(&request.asked, Vec::new());
+    let with_logprobs = request.params.sampling.logprobs.is_some();
+    let prompt = words::prompt(items, &request.asked, with_logprobs, true).expect("a prompt");
+    let Prompt::Worded(fields) = prompt else { panic!("{prompt:?} has no words") };
+    serde_json::from_slice(&fields).expect("JSON")
+}
+
+#[test]
+fn what_an_engine_has_words_for_is_said_in_them() {
+    let request = read_for_engine(&with_tools("stream", &json!(false))).expect("is taken");
+    let function = json!({"name": "depth", "parameters": {"type": "object"}, "strict": true});
+    assert_eq!(
+        worded(&request),
+        json!({
+            "messages": [{"role": "user", "content": "hi"}], "tools": [{"type": "function", "function": function}],
+            "tool_choice": {"type": "function", "function": {"name": "depth"}}, "parallel_tool_calls": false,
+            "response_format": {"type": "json_schema", "json_schema": {"name": "river", "schema": {"type": "object"}}},
+        })
+    );
+    let object = read_for_engine(&with("text", &json!({"format": {"type": "json_object"}}))).expect("is taken");
+    assert_eq!(worded(&object)["response_format"], json!({"type": "json_object"}));
+    let likely = read_for_engine(&with("top_logprobs", &json!(3))).expect("is taken");
+    assert_eq!((likely.params.sampling.logprobs, worded(&likely)), (Some(3), json!({"messages": [{"role": "user", "content": "hi"}]})));
+    let included = read(&with("include", &json!(["message.output_text.logprobs"]))).expect("kvit's own model has them, too");
+    assert_eq!((included.params.sampling.logprobs, included.asked.top_logprobs), (Some(0), 0));
+    // What needs no words of an engine's own goes in kvit's.
+    let plain = read_for_engine(&json!({"input": "hi", "tools": [], "text": {"format": {"type": "text"}}})).expect("is taken").asked;
+    assert!(matches!(words::prompt(plain.input.clone(), &plain, false, true), Ok(Prompt::Chat(_))));
+}
+
+#[test]
+fn calls_and_what_they_returned_are_messages_of_the_chat() {
+    let call =
+        |id: &str| json!({"type": "function_call", "id": null, "call_id": id, "name": "depth", "arguments": "{}", "status": "completed"});
+    let body = json!({"input": [
+        {"role": "user", "content": "How deep?"}, {"role": "assistant", "content": "I look."}, call("a"), call("b"),
+        {"type": "function_call_output", "call_id": "a", "output": "1 m"},
+        {"type": "function_call_output", "call_id": "b", "output": [{"type": "input_text", "text": "2 "}, {"type": "input_text", "text": "m"}]},
+        call("c"), {"type": "function_call_output", "id": "o", "call_id": "c", "output": ""},
+    ]});
+    let request = read_for_engine(&body).expect("is taken");
+    let made = |id: &str| json!({"id": id, "type": "function", "function": {"name": "depth", "arguments": "{}"}});
+    assert_eq!(
+        worded(&request)["messages"],
+        json!([
+            {"role": "user", "content": "How deep?"},
+            {"role": "assistant", "content": "I look.", "tool_calls": [made("a"), made("b")]},
+            {"role": "tool", "tool_call_id": "a", "content": "1 m"}, {"role": "tool", "tool_call_id": "b", "content": "2 m"},
+            {"role": "assistant", "content": null, "tool_calls": [made("c")]}, {"role": "tool", "tool_call_id": "c", "content": ""},
+        ])
+    );
+    // What is kept is read again, and a model of kvit's own is told nothing of it.
+    assert!(Asked::decode(&request.asked.encode()).expect("is read") == request.asked);
+    let error = words::prompt(request.asked.input.clone(), &request.asked, false, false).expect_err("is refused").to_json();
+    assert_eq!(error["error"]["param"], "previous_response_id");
+}
+
+#[test]
+fn what_no_engine_is_told_is_refused_by_its_name() {
+    let tool = |more: &Value| {
+        let mut tool = json!({"type": "function", "name": "f"});
+        tool.as_object_mut().expect("an object").extend(more.as_object().expect("an object").clone());
+        json!([tool])
+    };
+    let format = |more: Value| json!({"format": more});
+    let table = [
+        ("tools", json!("all"), "tools"),
+        ("tools", json!([7]), "tools[0]"),
+        ("tools", json!([{"type": "web_search"}]), "tools[0].type"),
+        ("tools", tool(&json!({"name": "no blank"})), "tools[0].name"),
+        ("tools", tool(&json!({"parameters": []})), "tools[0].parameters"),
+        ("tools", tool(&json!({"defer": 1})), "tools[0].defer"),
+        ("tool_choice", json!("all"), "tool_choice"),
+        ("tool_choice", json!({"type": "function", "name": "other"}), "tool_choice.name"),
+        ("tool_choice", json!({"type": "web_search"}), "tool_choice"),
+        ("text", format(json!({"type": "grammar"})), "text.format"),
+        ("text", format(json!({"type": "json_schema", "name": "n"})), "text.format.schema"),
+        ("text", format(json!({"type": "json_schema", "schema": {}})), "text.format.name"),
+        ("text", format(json!({"type": "json_object", "more": 1})), "text.format.more"),
+        ("input", json!([{"type": "function_call", "call_id": "c", "name": "f"}]), "input[0].arguments"),
+        ("input", json!([{"type": "function_call", "call_id": "", "name": "f", "arguments": ""}]), "input[0].call_id"),
+        ("input", json!([{"type": "function_call_output", "call_id": "c"}]), "input[0].output"),
+        ("input", json!([{"type": "function_call_output", "call_id": "c", "output": "", "more": 1}]), "input[0].more"),
+        ("input", json!([{"type": "web_search_call", "id": "w"}]), "input[0].type"),
+    ];
+    for (name, value, param) in table {
+        let error = read_for_engine(&with_tools(name, &value)).expect_err(param).to_json();
+        assert_eq!(error["error"]["param"], param, "{value}");
+    }
+    let error = read_for_engine(&with("tool_choice", &json!("required"))).expect_err("without tools").to_json();
+    assert_eq!(error["error"]["param"], "tool_choice");
 }
 
 #[test]

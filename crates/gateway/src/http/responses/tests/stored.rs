@@ -7,12 +7,12 @@ use std::time::Duration;
 use lifecycle::{Cause, RunKey, Said, Tenant};
 use serde_json::{Value, json};
 
-use super::super::asked::{Asked, Item, Role};
+use super::super::asked::{Asked, Item, Message, Output, Role};
 use super::super::chain;
 use super::super::object::response_id;
 use super::super::stored::{self, Found, Page};
 use super::script::{Script, kept};
-use super::{answer, asked, delta, end, run};
+use super::{answer, asked, calls, delta, end, run};
 use crate::http::error::ApiError;
 
 const WAIT: Duration = Duration::ZERO;
@@ -172,7 +172,8 @@ async fn only_what_is_over_is_deleted_and_then_it_is_gone() {
 #[tokio::test]
 async fn the_input_is_listed_in_pages_in_both_orders() {
     let script = Script::new();
-    let item = |i: usize| Item { id: (i == 1).then(|| "mine".to_owned()), role: Role::User, parts: vec![format!("{i}")] };
+    let id = |i: usize| (i == 1).then(|| "mine".to_owned());
+    let item = |i: usize| Item::Message(Message { id: id(i), role: Role::User, parts: vec![format!("{i}")] });
     script.add(&run("r1"), &Asked { input: (0..5).map(item).collect(), ..asked(true) }, &[]);
     let found = find(&script, "resp_r1").await.expect("it is there");
     for ascending in [true, false] {
@@ -198,15 +199,20 @@ async fn the_input_is_listed_in_pages_in_both_orders() {
 }
 
 async fn turns(script: &Script, previous: &str, max: usize) -> Result<Vec<String>, ApiError> {
-    let turns = chain::turns(script, &Tenant::default(), previous, max).await?;
-    Ok(turns.into_iter().map(|turn| format!("{}: {}", turn.role, turn.content)).collect())
+    let items = chain::items(script, &Tenant::default(), previous, max).await?;
+    let said = |item: Item| match item {
+        Item::Message(message) => format!("{}: {}", message.role.in_template(), message.parts.concat()),
+        Item::Call(call) => format!("{} calls {}({})", call.call_id, call.name, call.arguments),
+        Item::Output(output) => format!("{} returned {}", output.call_id, output.output.concat()),
+    };
+    Ok(items.into_iter().map(said).collect())
 }
 
 #[tokio::test]
 async fn a_chain_is_all_that_was_said_before_and_no_instructions() {
     let script = Script::new();
     let link = |i: usize| {
-        let input = vec![Item { id: None, role: Role::User, parts: vec![format!("q{i}")] }];
+        let input = vec![Item::message(Role::User, format!("q{i}"))];
         let previous_response_id = (i > 0).then(|| response_id(&run(&format!("r{}", i - 1)).run));
         Asked { input, previous_response_id, ..asked(false) }
     };
@@ -234,4 +240,23 @@ async fn a_chain_is_bounded_also_where_it_bites_its_tail() {
     let ring = Asked { previous_response_id: Some("resp_r1".into()), ..asked(false) };
     script.add(&run("r1"), &ring, &answer(Cause::Stop));
     assert_eq!(code(&turns(&script, "resp_r1", usize::MAX).await.expect_err("endless")), (400, Some("context_length_exceeded")));
+}
+
+#[tokio::test]
+async fn a_chain_goes_on_with_calls_and_what_they_returned() {
+    let script = Script::new();
+    let tools = vec![json!({"type": "function", "name": "depth"})];
+    script.add(
+        &run("r0"),
+        &Asked { tools: tools.clone(), ..asked(false) },
+        &[calls(Some(Cause::Stop)), vec![end(Cause::Stop, 6)]].concat(),
+    );
+    let output = Item::Output(Output { id: None, call_id: "c0".into(), output: vec!["12 m".into()] });
+    let next = Asked { input: vec![output], tools: tools.clone(), previous_response_id: Some("resp_r0".into()), ..asked(false) };
+    // One that was cancelled has calls that nobody is to make.
+    script.add(&run("r1"), &next, &[calls(None), vec![end(Cause::CancelRequested, 6)]].concat());
+    let all = turns(&script, "resp_r1", 1000).await.expect("a chain");
+    let said = "assistant: I look.";
+    let made = [r#"c0 calls depth({"of":"Rhine"})"#, r#"c1 calls depth({"of":"Elbe"})"#];
+    assert_eq!(all, ["user: Name a river.", said, made[0], made[1], "c0 returned 12 m", said]);
 }

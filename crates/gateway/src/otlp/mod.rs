@@ -88,7 +88,7 @@ impl Calls {
 /// What is done for a prompt, in the words of OpenTelemetry's conventions where they have one.
 fn operation(prompt: &Prompt) -> &'static str {
     let path = match prompt {
-        Prompt::Chat(_) => return "chat",
+        Prompt::Chat(_) | Prompt::Worded(_) => return "chat",
         Prompt::Text(_) | Prompt::Tokens(_) => return "text_completion",
         Prompt::Forward(forward) => &*forward.path,
     };

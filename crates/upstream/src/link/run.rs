@@ -45,7 +45,7 @@ pub(super) struct Run {
     /// What it is called there.
     name: RequestName,
     /// What it was known to be when the run was sent.
-    sent: Option<Arc<Met>>,
+    met: Option<Arc<Met>>,
     /// It has begun an answer that is no refusal.
     taken: bool,
     /// The stream's proper end was read.
@@ -165,7 +165,7 @@ impl Run {
             unfinished: BTreeSet::new(),
             asked: submit.params.n,
             name: RequestName(submit.request_name()),
-            sent: shared.capabilities(),
+            met: shared.capabilities(),
             taken: false,
             done: false,
             garbled: false,
@@ -290,7 +290,7 @@ impl Run {
             End::Cancelled(_) | End::Unsent(_) | End::NotSent(_) => {}
         }
         let (proven, cancelled) = (end.is_proven(), end.cancelled());
-        let keeps_record = self.sent.take().filter(|met| met.keeps_records());
+        let keeps_record = self.met.take().filter(|met| met.keeps_records());
         let outcome = match end {
             End::Said(outcome) => outcome,
             End::Cancelled(cause) => {

@@ -24,6 +24,7 @@ use crate::feed::Item;
 use crate::joining::{JoinKey, Joining};
 use crate::keeping::{Keeper, Log};
 use crate::links::{Journals, LinkEnd};
+use crate::otlp::{Exporter, Traced};
 use crate::outside::Outside;
 use crate::records::{Kept, log};
 use crate::seats::{SeatId, Seats};
@@ -51,6 +52,8 @@ pub(crate) struct Entry {
     pub(crate) seats: Seats,
     /// Connections of readers that had no room for a piece; to be closed.
     pub(crate) stalled: Vec<Arc<ConnState>>,
+    /// Its place in its caller's trace, if it has one.
+    pub(crate) traced: Option<Box<Traced>>,
     /// What lets a further request join it.
     pub(crate) joining: Option<Joining>,
     /// When it was accepted, in seconds of the calendar: a part of its answer.
@@ -87,6 +90,8 @@ pub(crate) struct Calls {
     pub(crate) keeper: Option<Arc<Keeper>>,
     /// What is done outside for runs.
     pub(crate) outside: Outside,
+    /// What exports runs' spans; `None` where nobody wants them.
+    pub(crate) exporter: Option<Arc<Exporter>>,
     /// Where its tasks are.
     runtimes: OnceLock<Vec<Handle>>,
     /// Wakes the cancel driver.
@@ -104,6 +109,7 @@ pub(crate) struct Calls {
 impl Calls {
     pub(crate) fn new(config: GatewayConfig, journal: Journal, incarnation: Incarnation, links: Vec<LinkEnd>, workers: Workers) -> Calls {
         let outside = Outside::new(config.outside.sends_max);
+        let exporter = Exporter::new(&config.otlp, incarnation).map(Arc::new);
         Calls {
             config,
             journal,
@@ -112,6 +118,7 @@ impl Calls {
             table: Mutex::new(Table { workers, ..Table::default() }),
             keeper: None,
             outside,
+            exporter,
             runtimes: OnceLock::new(),
             wake: Notify::new(),
             live: watch::Sender::new(0),
@@ -207,6 +214,7 @@ impl Calls {
             if let Some(entry) = table.entries.remove(key) {
                 table.forget(&entry);
                 self.keep_record(&entry);
+                self.export(&entry);
             }
             self.live.send_replace(table.entries.len());
         }
@@ -225,6 +233,7 @@ impl Calls {
         for entry in &settled {
             table.forget(entry);
             self.keep_record(entry);
+            self.export(entry);
         }
         self.live.send_replace(table.entries.len());
     }

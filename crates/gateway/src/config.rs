@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use crate::keys::Keys;
 use crate::moments::MomentsConfig;
+use crate::otlp::OtlpConfig;
 use crate::outside::{UrlPrefixes, Webhooks};
 use lifecycle::OnDisconnect;
 
@@ -122,6 +123,8 @@ pub struct GatewayConfig {
     pub outside: OutsideConfig,
     /// What is remembered of the workers' blocks.
     pub moments: MomentsConfig,
+    /// Where runs' spans are exported to.
+    pub otlp: OtlpConfig,
     /// From where on alarms are raised.
     pub alerts: observe::AlertRules,
     /// What work costs.
@@ -267,6 +270,7 @@ impl Default for GatewayConfig {
             keep: KeepConfig::default(),
             outside: OutsideConfig::default(),
             moments: MomentsConfig::default(),
+            otlp: OtlpConfig::default(),
             alerts: observe::AlertRules::default(),
             prices: observe::Prices::default(),
             on_disconnect: OnDisconnect::Cancel,

@@ -12,6 +12,7 @@ use lifecycle::event::Event;
 use lifecycle::message::Prompt;
 use lifecycle::params::Params;
 use lifecycle::{Affinity, Cause, Deadline, Dispatch, Need, OnDisconnect, RunId, RunKey, Tenant, Time, Work};
+use observe::otlp::Incoming;
 use tokio::runtime::Handle;
 use tokio::sync::watch;
 
@@ -57,6 +58,8 @@ pub(crate) struct Order {
     pub(crate) expires: Option<Duration>,
     /// What is called once its answer is complete.
     pub(crate) tools: Vec<Tool>,
+    /// What its caller says of the trace that it belongs to.
+    pub(crate) trace: Option<Incoming>,
 }
 
 impl Order {
@@ -210,6 +213,8 @@ impl Calls {
         let Again { key, model, created, attempt, work, deadlines, log } = again;
         let (n, was_accepted) = (work.params.n, log.was_accepted());
         let (forwarded, affinity) = self.whereto(&work.prompt);
+        // Whoever called for it is not known here: a trace of its own.
+        let traced = self.traced(None, (&work.prompt, &work.params), false);
         let mut table = self.lock();
         self.journal.record(
             Some(&key),
@@ -225,7 +230,7 @@ impl Calls {
         log.begun = attempt;
         let order = table.last_order;
         let mut entry = self.entry_of(key, dispatch, model, (log, order, created));
-        (entry.forwarded, entry.affinity) = (forwarded, affinity);
+        (entry.forwarded, entry.affinity, entry.traced) = (forwarded, affinity, traced);
         self.act(&mut entry, |dispatch, _| dispatch.former());
         self.begin(table, entry);
     }
@@ -290,12 +295,13 @@ impl Calls {
         };
         let client = order.timeout.map(|left| Deadline::from_left(order.arrived, left, Cause::ClientDeadline));
         let own = Deadline::from_left(order.arrived, own, Cause::GatewayDeadline);
+        let traced = self.traced(order.trace, (&order.prompt, &order.params), order.stream);
         let work = Work { prompt: order.prompt, params: order.params };
         let dispatch = Dispatch::new(key.clone(), work, client.into_iter().chain([own]).collect(), config, self.now());
         let dispatch = dispatch.on_disconnect(order.on_disconnect);
         let created = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_secs());
         let mut entry = self.entry_of(key.clone(), dispatch, order.model, (log, place, created));
-        entry.joining = order.joining;
+        (entry.joining, entry.traced) = (order.joining, traced);
         (entry.forwarded, entry.affinity) = whereto;
         entry
     }
@@ -320,6 +326,7 @@ impl Calls {
             log,
             seats: Seats::new(self.config.replay_events_max, self.config.replay_bytes_max),
             stalled: Vec::new(),
+            traced: None,
             joining: None,
             created,
             released: watch::Sender::new(false),

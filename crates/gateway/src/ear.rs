@@ -9,7 +9,8 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 
-use lifecycle::WorkerIndex;
+use axum::http::{HeaderName, HeaderValue};
+use lifecycle::{AttemptId, WorkerIndex};
 
 use crate::LinkEvent;
 use crate::calls::Calls;
@@ -46,6 +47,12 @@ impl Ear {
         {
             calls.hear(*worker, event);
         }
+    }
+
+    /// What the engine is told of the trace that an attempt belongs to, beside its request. Not to be called from where a message is sent down.
+    pub fn trace_headers(&self, attempt: &AttemptId) -> Vec<(HeaderName, HeaderValue)> {
+        let calls = self.0.listens.get().and_then(|(calls, _)| calls.upgrade());
+        calls.map_or_else(Vec::new, |calls| calls.trace_headers(attempt))
     }
 
     /// Hears what was said so far, and from now on everything, until what is returned is dropped.

@@ -54,6 +54,7 @@ pub(crate) async fn serve(
     }
     let driven = calls.clone();
     tasks.spawn(async move { driven.drive().await });
+    let exporting = calls.exporter.clone().map(|exporter| (exporter.clone(), tokio::spawn(exporter.run(name.clone()))));
     let filmed = calls.clone();
     tasks.spawn(async move { filmed.film().await });
     let mut connections = JoinSet::new();
@@ -100,6 +101,9 @@ pub(crate) async fn serve(
     }
     // Last: an engine's proofs are still looked for there.
     threads.end().await;
+    if let Some((exporter, running)) = exporting {
+        exporter.finish(running).await;
+    }
     let left = *live.borrow();
     match (broken, left) {
         (Some(e), _) => Err(GatewayError::Listener(e)),

@@ -50,6 +50,11 @@ impl Clock {
     pub fn calendar_ms(&self, at: Time) -> u64 {
         u64::try_from((self.calendar + at.since(Time::ZERO)).as_millis()).unwrap_or(u64::MAX)
     }
+
+    /// The same in nanoseconds, to the microsecond.
+    pub fn calendar_ns(&self, at: Time) -> u64 {
+        u64::try_from((self.calendar + at.since(Time::ZERO)).as_nanos()).unwrap_or(u64::MAX)
+    }
 }
 
 /// Neither of these clocks is ever negative.

@@ -22,6 +22,7 @@ mod crossing;
 mod grace;
 mod left;
 mod reported;
+mod stages;
 mod worker;
 
 use again::unreleased;
@@ -52,7 +53,7 @@ pub(crate) struct Run {
     /// Abandonment as the gateway first observed it, for whatever cause.
     pub observed: Option<Time>,
     /// In order of their numbers; a gateway bounds how often it dispatches again.
-    attempts: Vec<AttemptFold>,
+    pub(crate) attempts: Vec<AttemptFold>,
     pub outcome: Option<Outcome>,
     delivery_ended: Option<Delivery>,
     /// Why the run ends, as readers were told before its outcome was decided.
@@ -64,7 +65,7 @@ pub(crate) struct Run {
     /// The engine of another make that has its newest attempt, and the attempt's name there.
     pub sent_as: Option<(Arc<str>, Arc<str>)>,
     /// First observation of abandonment anywhere, and its cause.
-    abandoned: Option<(Time, Cause)>,
+    pub(crate) abandoned: Option<(Time, Cause)>,
     /// What was computed, and for whom.
     pub meter: WasteMeter,
     /// Tokens of the prompt.
@@ -231,6 +232,7 @@ impl Run {
         self.open_attempt(record);
         self.fold_gateway(record, totals);
         self.fold_worker(record, totals);
+        self.fold_stages(record);
     }
 
     /// A number above the current one is a new attempt: what was said of the old one's release no longer holds for the run.

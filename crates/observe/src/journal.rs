@@ -118,8 +118,12 @@ impl Journal {
 
     /// A run as the API shows it. `None` if it is not known here, never was or no longer is.
     pub fn run(&self, key: &RunKey) -> Option<RunView> {
-        let run = self.lock().runs.get(key).cloned();
-        run.as_ref().map(|run| RunView::of(run, self.0.clock))
+        self.folded(key).map(|run| RunView::of(&run, self.0.clock))
+    }
+
+    /// What the journal keeps of a run, as it stands.
+    pub(crate) fn folded(&self, key: &RunKey) -> Option<Run> {
+        self.lock().runs.get(key).cloned()
     }
 
     /// What the records of an attempt say. `None` if none is known.

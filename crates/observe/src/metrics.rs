@@ -11,6 +11,7 @@ use lifecycle::message::Snapshot;
 use lifecycle::session::PeerState;
 use lifecycle::{Boundary, Cause, Guarantee, Incarnation, OutcomeKind, RunId, Time, Waste};
 
+use crate::exported::Exported;
 use crate::exposition::Format;
 use crate::holdings::Holdings;
 use crate::left::Left;
@@ -38,6 +39,8 @@ pub struct Scrape<'a> {
     pub holdings: Option<&'a Holdings>,
     /// What the process did outside. `None` where it does nothing there.
     pub outside: Option<&'a Outside>,
+    /// What became of its spans. `None` where none are exported.
+    pub spans: Option<&'a Exported>,
     /// How the page is written.
     pub format: Format,
 }

@@ -61,6 +61,7 @@ fn order(tenant: &str, id: &str) -> Order {
         request: None,
         expires: None,
         tools: Vec::new(),
+        trace: None,
     }
 }
 

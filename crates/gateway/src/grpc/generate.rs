@@ -31,6 +31,7 @@ use crate::http::generate::{JOINED, closed, first, joining};
 use crate::http::leaving::{Route, stated};
 use crate::http::{name, serving};
 use crate::keys::Caller;
+use crate::otlp;
 
 /// Makes a run, or joins one, and gives its events.
 pub(super) async fn generate(calls: &Arc<Calls>, request: Request<wire::GenerateRequest>) -> Result<Response<Events>, Status> {
@@ -106,6 +107,7 @@ fn order(calls: &Calls, caller: Caller, headers: &HeaderMap, message: wire::Gene
         request: None,
         expires: None,
         tools: Vec::new(),
+        trace: otlp::incoming(headers),
     })
 }
 

@@ -31,6 +31,7 @@ use crate::conn::ConnState;
 use crate::dispatch::{Opened, Order};
 use crate::feed::{Item, Reader};
 use crate::keys::Caller;
+use crate::otlp;
 use crate::reason::Reason;
 
 /// Fields of a body that are for the gateway and nobody behind it.
@@ -142,6 +143,7 @@ pub(super) async fn answer(
         request: None,
         expires: None,
         tools: Vec::new(),
+        trace: otlp::incoming(came.headers),
     };
     let Opened { mut reader, joined, .. } = calls.accept(order, conn).await.map_err(generate::closed)?;
     let id = reader.key.run.clone();

@@ -32,6 +32,7 @@ use crate::dispatch::{Closed, Opened, Order};
 use crate::feed::{Item, Reader};
 use crate::joining::{Joining, KEY_MAX_LEN};
 use crate::keys::Caller;
+use crate::otlp;
 
 /// The header that gives a deadline, in milliseconds from arrival.
 const TIMEOUT: HeaderName = HeaderName::from_static("x-request-timeout-ms");
@@ -199,6 +200,7 @@ fn order(
         request: None,
         expires: None,
         tools,
+        trace: otlp::incoming(headers),
     };
     Ok((order, shape))
 }

@@ -21,7 +21,9 @@ pub(crate) async fn page(State(calls): State<Arc<Calls>>, headers: HeaderMap) ->
     let holdings = crate::vitals::holdings(&calls);
     let (version, incarnation) = (env!("CARGO_PKG_VERSION"), calls.incarnation);
     let outside = calls.keeper.is_some().then(|| calls.outside.counts.cut());
-    let scrape = Scrape { version, incarnation, workers: &workers, holdings: Some(&holdings), outside: outside.as_ref(), format };
+    let spans = calls.exporter.as_ref().map(|exporter| exporter.cut());
+    let (holdings, outside, spans) = (Some(&holdings), outside.as_ref(), spans.as_ref());
+    let scrape = Scrape { version, incarnation, workers: &workers, holdings, outside, spans, format };
     ([(header::CONTENT_TYPE, format.content_type())], calls.journal.metrics(&scrape)).into_response()
 }
 

@@ -32,6 +32,7 @@ pub(crate) use effects::{Intended, NotMoved};
 pub(crate) use end::Ending;
 pub(crate) use tools::{KIND as TOOL_KIND, Tool};
 pub use urls::UrlPrefixes;
+pub(crate) use urls::plain;
 pub use webhooks::{HookEvent, Webhook, Webhooks};
 
 use crate::calls::Calls;

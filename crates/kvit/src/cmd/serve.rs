@@ -34,12 +34,14 @@ pub fn run(config: &ServeConfig, cache: Option<PathBuf>) -> Result<(), Failure> 
     // Before the model is fetched and packed: a port or a store that is taken is known at once.
     let listener = bind(config)?;
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+    let mut front = settings::gateway(config);
+    front.otlp.headers = settings::otlp_headers(config)?;
     let store = runtime.block_on(stored::open(config, NAME))?;
     let path = model_file::resolve(config.model.get(), &Cache::locate(cache)?)?;
     let journal = Journal::new(Clock::start(), settings::journal(config));
     let (worker, link) = start_worker(config, &path, &journal)?;
     let who = Identity { name: NAME.into(), incarnation: incarnation() };
-    let gateway = Gateway::keeping(settings::gateway(config), vec![link], journal, (who.incarnation, &who.name), store);
+    let gateway = Gateway::keeping(front, vec![link], journal, (who.incarnation, &who.name), store);
     let served = runtime.block_on(serve(&gateway, listener));
     worker.stop();
     served

@@ -2,8 +2,9 @@
 
 use std::time::Duration;
 
+use anyhow::{Context, ensure};
 use engine::EngineConfig;
-use gateway::{GatewayConfig, KeepConfig, MomentsConfig, OutsideConfig, WireConfig};
+use gateway::{GatewayConfig, KeepConfig, MomentsConfig, OtlpConfig, OtlpHeaders, OutsideConfig, WireConfig};
 use lifecycle::Incarnation;
 use lifecycle::session::SessionConfig;
 use model::cpu::CpuOptions;
@@ -16,6 +17,9 @@ use crate::config::{LogLevel, ServeConfig};
 
 /// How far the wait before a cancel's repetition grows, as a multiple of the first wait.
 const CANCEL_REPEAT_GROWTH: u64 = 8;
+
+/// Longest file of headers.
+const HEADERS_BYTES_MAX: u64 = 64 << 10;
 
 /// The front door's limits.
 pub fn gateway(config: &ServeConfig) -> GatewayConfig {
@@ -83,6 +87,18 @@ pub fn gateway(config: &ServeConfig) -> GatewayConfig {
             every: ms(config.kv_moments_every_ms),
             bytes_max: config.kv_moments_bytes_max,
         },
+        otlp: OtlpConfig {
+            endpoint: config.otlp_endpoint.get().cloned(),
+            protocol: config.otlp_protocol,
+            headers: config.otlp_headers.clone(),
+            sample: config.otlp_sample,
+            queue_max: config.otlp_queue_max,
+            batch_max: config.otlp_batch_max,
+            every: ms(config.otlp_every_ms),
+            timeout: ms(config.otlp_timeout_ms),
+            tries_max: config.otlp_tries_max,
+            retry: ms(config.otlp_retry_ms),
+        },
         keys: config.keys.clone(),
         on_disconnect: config.on_disconnect.get().unwrap_or_default(),
         on_disconnect_chat: config.on_disconnect_chat.get(),
@@ -95,6 +111,20 @@ pub fn gateway(config: &ServeConfig) -> GatewayConfig {
         told: config.told().into(),
         ..GatewayConfig::default()
     }
+}
+
+/// What a collector of spans is told beside them: what the file says, if one is named.
+///
+/// # Errors
+/// The file cannot be read, or is none of headers.
+pub fn otlp_headers(config: &ServeConfig) -> anyhow::Result<OtlpHeaders> {
+    let Some(path) = config.otlp_headers_file.get() else { return Ok(config.otlp_headers.clone()) };
+    let shown = path.display();
+    let unreadable = || format!("cannot read otlp_headers_file {shown}");
+    let len = std::fs::metadata(path).with_context(unreadable)?.len();
+    ensure!(len <= HEADERS_BYTES_MAX, "otlp_headers_file {shown} has {len} bytes, at most {HEADERS_BYTES_MAX} are read");
+    let text = std::fs::read_to_string(path).with_context(unreadable)?;
+    OtlpHeaders::of_lines(&text).map_err(|why| anyhow::anyhow!("otlp_headers_file {shown}: {why}"))
 }
 
 /// From where on alarms are raised.

@@ -2,6 +2,8 @@
 //!
 //! Invariant: what passes here, no part of the server has to refuse.
 
+use gateway::OtlpConfig;
+
 use super::value::{THREADS_MAX, WORKERS_MAX};
 use super::{ConfigError, ServeConfig};
 
@@ -14,7 +16,7 @@ impl ServeConfig {
     /// # Errors
     /// The first option that is out of range.
     pub fn check(&self) -> Result<(), ConfigError> {
-        let at_least_one: [(&'static str, u64); 34] = [
+        let at_least_one: [(&'static str, u64); 39] = [
             ("kv_blocks", self.kv_blocks.into()),
             ("step_tokens", self.step_tokens.into()),
             ("max_running", self.max_running.into()),
@@ -49,6 +51,11 @@ impl ServeConfig {
             ("sends_max", self.sends_max as u64),
             ("kv_moments_every_ms", self.kv_moments_every_ms),
             ("alert_window_s", self.alert_window_s),
+            ("otlp_queue_max", self.otlp_queue_max as u64),
+            ("otlp_batch_max", self.otlp_batch_max as u64),
+            ("otlp_timeout_ms", self.otlp_timeout_ms),
+            ("otlp_tries_max", self.otlp_tries_max.into()),
+            ("otlp_retry_ms", self.otlp_retry_ms),
         ];
         for (name, value) in at_least_one {
             if value == 0 {
@@ -101,6 +108,8 @@ impl ServeConfig {
             let why = format!("must be at most retention_max_s ({})", self.retention_max_s);
             return Err(ConfigError::Range { name: "retention_s", why });
         }
+        let otlp = OtlpConfig { endpoint: self.otlp_endpoint.get().cloned(), protocol: self.otlp_protocol, ..OtlpConfig::default() };
+        otlp.check().map_err(|why| ConfigError::Range { name: "otlp_endpoint", why: why.to_owned() })?;
         if self.max_running > self.step_tokens {
             let why = format!("is {}, more than step_tokens ({}): a step must hold a token of each", self.max_running, self.step_tokens);
             return Err(ConfigError::Range { name: "max_running", why });

@@ -13,6 +13,7 @@ mod env;
 mod file;
 mod keys;
 mod options;
+mod otlp;
 mod told;
 mod upstreams;
 mod value;
@@ -96,7 +97,7 @@ pub enum ConfigError {
     },
 }
 
-/// Reads all three sources and lays them over one another: flags over environment over file over defaults.
+/// Reads all three sources and lays them over one another: flags over environment over file over what OpenTelemetry's variables say over defaults.
 ///
 /// # Errors
 /// The first thing that is wrong, file before environment.
@@ -106,7 +107,10 @@ pub fn load(flags: ServeFlags, env: &[(OsString, OsString)], file: Option<&Path>
         None => file::File::default(),
     };
     let from_env = env::read(env)?;
-    let mut config = flags.or(from_env).or(from_file.flags).fill();
+    let mut flags = flags.or(from_env).or(from_file.flags);
+    let otlp_headers = otlp::standard(&mut flags, env)?;
+    let mut config = flags.fill();
+    config.otlp_headers = otlp_headers;
     config.keys = from_file.keys;
     config.webhooks = from_file.webhooks;
     config.check()?;

@@ -3,9 +3,12 @@
 //!
 //! Invariant: each option stands here once. Every queue, buffer and wait of the server has its limit in this list.
 
+use gateway::OtlpProtocol;
 use lifecycle::OnDisconnect;
+use observe::otlp::Sample;
 use serde::Deserialize;
 
+use super::otlp::Collector;
 use super::upstreams::Upstreams;
 use super::value::{Amount, Isa, LogLevel, ModelPath, Policy, ProcessName, StorePlace, Threads, ToolUrls, Workers};
 
@@ -46,6 +49,8 @@ macro_rules! options {
             pub keys: gateway::Keys,
             /// Who is told of background runs' ends. Only a file has them.
             pub webhooks: gateway::Webhooks,
+            /// What a collector of spans is told, from OpenTelemetry's own variable.
+            pub otlp_headers: gateway::OtlpHeaders,
         }
 
         /// Every option, in the reference's order.
@@ -68,7 +73,8 @@ macro_rules! options {
 
             /// Fills what no source says with the defaults.
             pub fn fill(self) -> ServeConfig {
-                ServeConfig { $($key: self.$key.unwrap_or_else(|| $default),)+ keys: gateway::Keys::default(), webhooks: gateway::Webhooks::default() }
+                let (keys, webhooks, otlp_headers) = Default::default();
+                ServeConfig { $($key: self.$key.unwrap_or_else(|| $default),)+ keys, webhooks, otlp_headers }
             }
 
             /// Options that this source sets.
@@ -307,6 +313,26 @@ options! {
         "What an hour of the device costs, for the cost of an answer; 0 if it is not to be said.";
     price_million_tokens: Amount, "MONEY" = Amount::of(0),
         "What a million tokens cost, prompts included, where the device is in another process; 0 if it is not to be said.";
+    otlp_endpoint: Collector, "URL" = Collector::default(),
+        "The collector that runs' spans are exported to over OTLP (docs/traces.md), or `none`: http or https, with or without `/v1/traces` at its end. Without it, what OTEL_EXPORTER_OTLP_ENDPOINT says.";
+    otlp_protocol: OtlpProtocol, "PROTOCOL" = OtlpProtocol::Http,
+        "How the collector is spoken to: `http/protobuf` (usually at port 4318) or `grpc` (4317, http only). Without it, what OTEL_EXPORTER_OTLP_PROTOCOL says.";
+    otlp_headers_file: ModelPath, "FILE" = ModelPath::default(),
+        "File with headers for the collector, one a line (`authorization: Bearer ...`). Without it, what OTEL_EXPORTER_OTLP_HEADERS says.";
+    otlp_sample: Sample, "SAMPLE" = Sample::Parent(1.0),
+        "Which runs are exported: `parent` (all, but for those whose `traceparent` says that their caller does not record the trace), a number from 0 to 1 (the same, and of the runs that came without a trace only this part), or `always` (all).";
+    otlp_queue_max: usize, "NUMBER" = 2048,
+        "Most runs that are over and wait to be exported; the spans of a further one are dropped and counted.";
+    otlp_batch_max: usize, "NUMBER" = 512,
+        "Spans that are sent at once, about: a run's are sent together.";
+    otlp_every_ms: u64, "MILLISECONDS" = 1_000,
+        "How long is waited for more spans before they are sent.";
+    otlp_timeout_ms: u64, "MILLISECONDS" = 10_000,
+        "How long one sending of spans may take, and how long is waited for it at the end of the process.";
+    otlp_tries_max: u32, "NUMBER" = 4,
+        "How often spans are sent that a collector cannot take now; then they are counted as failed.";
+    otlp_retry_ms: u64, "MILLISECONDS" = 500,
+        "First wait before they are sent again; each further one is twice as long.";
     log: LogLevel, "LEVEL" = LogLevel::Info,
         "Least severe level that is logged on stderr: off, error, warn, info, debug or trace.";
 }

@@ -45,6 +45,7 @@ mod storm;
 mod tap;
 mod top;
 mod top_terminal;
+mod traces;
 mod verify;
 mod worker;
 

@@ -5,6 +5,7 @@
 use lifecycle::OutcomeKind;
 
 use super::ahead::Ahead;
+use super::stages::Stages;
 
 /// What an attempt's records say of it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -38,13 +39,15 @@ pub(crate) struct AttemptFold {
     /// No gateway claims it.
     pub(super) orphaned: bool,
     /// Its worker gave it back: another attempt follows.
-    pub(super) handed_back: bool,
+    pub(crate) handed_back: bool,
     pub(super) queued: bool,
-    pub(super) ended: Option<OutcomeKind>,
-    pub(super) released: bool,
-    pub(super) void: bool,
+    pub(crate) ended: Option<OutcomeKind>,
+    pub(crate) released: bool,
+    pub(crate) void: bool,
     /// What it can still compute; `None` if nobody has said what was asked for.
     pub(super) ahead: Option<Ahead>,
+    /// When it was where.
+    pub(crate) stages: Stages,
     /// The same, as another kvit says it that had the attempt.
     pub(super) bound: Option<u64>,
 }
@@ -63,6 +66,7 @@ impl AttemptFold {
             released: false,
             void: false,
             ahead: None,
+            stages: Stages::default(),
             bound: None,
         }
     }

@@ -13,7 +13,7 @@ use super::{CAUSES, Defect, Scrape, Totals, WorkerScrape};
 use crate::exposition::{Family, Text, seconds};
 use crate::journal::Limits;
 use crate::view::RunState;
-use crate::{accounts, holdings, outside};
+use crate::{accounts, exported, holdings, outside};
 
 impl Totals {
     /// The metrics page. `epoch_us` is what the journal's clock is behind the time since 1970.
@@ -29,6 +29,9 @@ impl Totals {
         }
         if let Some(outside) = scrape.outside {
             outside::expose(&mut text, outside);
+        }
+        if let Some(spans) = scrape.spans {
+            exported::expose(&mut text, spans);
         }
         self.expose_runs(&mut text);
         self.expose_work(&mut text);

@@ -5,7 +5,7 @@ use std::fmt::Write;
 
 use lifecycle::message::{AttemptCut, Snapshot};
 use lifecycle::{AttemptId, Incarnation};
-use observe::{Format, Holdings, Outside, Process, Scrape, StoreHoldings, WorkerScrape};
+use observe::{Exported, Format, Holdings, Outside, Process, Scrape, StoreHoldings, WorkerScrape};
 
 use crate::story::*;
 
@@ -25,6 +25,7 @@ fn whole() -> String {
         workers: &[worker("a", Some(&account), None), worker("b", None, Some(4))],
         holdings: Some(&holdings),
         outside: Some(&Outside::default()),
+        spans: Some(&Exported::default()),
         format: Format::Text,
     })
 }

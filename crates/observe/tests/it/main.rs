@@ -9,6 +9,7 @@ mod hands;
 mod journal;
 mod metrics;
 mod open_metrics;
+mod otlp;
 mod reach;
 mod reported;
 mod sessions;

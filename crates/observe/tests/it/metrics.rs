@@ -74,6 +74,7 @@ fn scrape(journal: &Journal, snapshot: Option<&Snapshot>) -> BTreeMap<String, f6
         workers: &[WorkerScrape { name: "w", snapshot, takes_runs: false, runs: 3, slots: None }],
         holdings: None,
         outside: None,
+        spans: None,
         format: Format::Text,
     }))
 }
@@ -253,6 +254,7 @@ fn what_is_held_is_shown_by_kind_and_the_journal_with_its_limits() {
             workers: &[WorkerScrape { name: "w", snapshot: Some(&snapshot), takes_runs: false, runs: 0, slots: None }],
             holdings: Some(holdings),
             outside: None,
+            spans: None,
             format: Format::Text,
         }))
     };

@@ -11,7 +11,15 @@ use crate::metrics::parse;
 use crate::story::*;
 
 fn open(journal: &Journal, format: Format) -> String {
-    journal.metrics(&Scrape { version: "0.1.0", incarnation: Incarnation(7), workers: &[], holdings: None, outside: None, format })
+    journal.metrics(&Scrape {
+        version: "0.1.0",
+        incarnation: Incarnation(7),
+        workers: &[],
+        holdings: None,
+        outside: None,
+        spans: None,
+        format,
+    })
 }
 
 /// The samples of a page in OpenMetrics, and the exemplars by series. Panics at whatever the format does not allow.

@@ -167,7 +167,15 @@ fn what_waits_what_runs_and_how_full_the_pool_is() {
         let worker = |snapshot| WorkerScrape { name: "w", snapshot: Some(snapshot), takes_runs: false, runs: 0, slots: None };
         let workers: Vec<_> = snapshots.iter().map(|s| worker(*s)).collect();
         let (version, incarnation) = ("0", Incarnation(7));
-        parse(&journal.metrics(&Scrape { version, incarnation, workers: &workers, holdings: None, outside: None, format: Format::Text }))
+        parse(&journal.metrics(&Scrape {
+            version,
+            incarnation,
+            workers: &workers,
+            holdings: None,
+            outside: None,
+            spans: None,
+            format: Format::Text,
+        }))
     };
     let samples = scraped(&[&account]);
     assert_eq!((samples["kvit_inference_queued_requests"], samples["kvit_inference_running_requests"]), (2.0, 3.0));

@@ -63,6 +63,7 @@ pub fn page(journal: &Journal) -> String {
         workers: &[],
         holdings: None,
         outside: None,
+        spans: None,
         format: Format::Text,
     })
 }

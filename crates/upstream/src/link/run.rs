@@ -77,6 +77,7 @@ pub(super) async fn run(shared: Arc<Shared>, (submit, epoch): (Submit, u64), mut
     let mut headers = HeaderMap::new();
     let body = shared.aborter().name(run.name, &mut headers, body);
     headers.extend(shared.time_left(&submit.deadlines));
+    headers.extend(shared.ear.trace_headers(&submit.attempt));
     let before = *cancelled.borrow_and_update();
     let end = match before {
         Some(cause) => End::Unsent(cause),

@@ -35,6 +35,7 @@ use crate::http::stream::Whole;
 use crate::http::{name, ok, serving, tools};
 use crate::keeping::now_ms;
 use crate::keys::Caller;
+use crate::otlp;
 
 /// What is asked for, and by whom.
 pub(super) struct Asking {
@@ -79,6 +80,7 @@ pub(super) async fn create(asking: Asking, body: Body) -> Result<Response, ApiEr
         request: request.asked.store.then(|| request.asked.encode()),
         expires,
         tools,
+        trace: otlp::incoming(&asking.headers),
     };
     let plan = Plan { asked: request.asked, stream: request.stream, on_disconnect };
     if plan.asked.background { background(asking, order, plan.stream).await } else { interactive(asking, order, plan).await }

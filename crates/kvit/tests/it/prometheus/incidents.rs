@@ -36,7 +36,15 @@ impl Scripted {
         let account = self.account.lock().expect("no panic").clone();
         let workers = [self.worker(&account)];
         let (version, incarnation) = ("0", Incarnation(1));
-        self.journal.metrics(&Scrape { version, incarnation, workers: &workers, holdings: None, outside: None, format: Format::Exemplars })
+        self.journal.metrics(&Scrape {
+            version,
+            incarnation,
+            workers: &workers,
+            holdings: None,
+            outside: None,
+            spans: None,
+            format: Format::Exemplars,
+        })
     }
 
     /// Answers every request with the page.

@@ -37,7 +37,7 @@ fn header(name: &str, size: usize) -> [u8; BLOCK] {
     put(136, "00000000000\0");
     put(148, "        ");
     put(156, "0");
-    put(257, "ustar\000");
+    put(257, "ustar\x0000");
     let sum: u32 = header.iter().map(|byte| u32::from(*byte)).sum();
     header[148..156].copy_from_slice(format!("{sum:06o}\0 ").as_bytes());
     header

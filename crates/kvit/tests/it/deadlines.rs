@@ -150,7 +150,7 @@ fn expire(deadline: Deadline, phase: Phase, stream: bool, ms: u64) -> Option<Pha
         _ => panic!("no phase: {case}"),
     };
     // What never ran has taken nothing.
-    if matches!(found, Phase::Tokenising | Phase::Queue) {
+    if matches!(found, Phase::Tokenising | Phase::Queue) && run["milestones"]["prefill_start"].is_null() {
         assert_eq!((&run["blocks"]["peak"], &run["steps"]["total"]), (&json!(0), &json!(0)), "{case}");
     }
     for id in ["first", "second"] {

@@ -8,7 +8,7 @@ use std::process::Stdio;
 use verify::judge::cell::Set;
 use verify::judge::result::Report;
 
-use super::server::{SLOW, Server, lasting_model, slow_model};
+use super::server::{Server, lasting_model};
 use super::{Said, run};
 
 /// A server that names a model and its release, and asks for nothing more; it answers until the test's process ends.
@@ -151,7 +151,7 @@ fn kvit_is_judged_by_its_own_rules_in_one_process_and_in_two() {
 fn a_url_alone_is_enough_to_be_judged_by_the_quick_set_and_by_every_check() {
     let folder = tempfile::tempdir().unwrap();
     let json = folder.path().join("now.json");
-    let server = Server::start(&slow_model(), &[&SLOW[..], &["--max-running", "4", "--log", "error"]].concat());
+    let server = Server::start(&lasting_model(), &["--isa", "scalar", "--max-running", "4", "--log", "error"]);
     let said = run(&["verify", &format!("http://127.0.0.1:{}", server.port), "--json", json.to_str().unwrap()]);
     assert_eq!(said.code, 0, "{}\n{}", said.out, said.err);
     let report: Report = serde_json::from_str(&std::fs::read_to_string(json).unwrap()).unwrap();

@@ -226,7 +226,8 @@ mod tests {
             let milestones = json!({"cancel_sent": sent, "cancel_acknowledged": null});
             json!({"id": "r", "state": "stopping", "created_ms": 1, "milestones": milestones})
         };
-        let cases: [(Level, &str, Box<dyn FnOnce(&mut Look)>); 10] = [
+        type Change = Box<dyn FnOnce(&mut Look)>;
+        let cases: [(Level, &str, Change); 10] = [
             (Level::Bad, "No worker.", Box::new(|l| l.unready = Some("no worker".into()))),
             (Level::Warn, "1 worker not here.", Box::new(|l| l.workers.push(json!({"state": "silent"})))),
             (Level::Bad, "The blocks' account does not add up (C-15).", Box::new(|l| l.kv = Some(json!({"conserved": false})))),

@@ -314,7 +314,7 @@ options! {
     price_million_tokens: Amount, "MONEY" = Amount::of(0),
         "What a million tokens cost, prompts included, where the device is in another process; 0 if it is not to be said.";
     otlp_endpoint: Collector, "URL" = Collector::default(),
-        "The collector that runs' spans are exported to over OTLP (docs/traces.md), or `none`: http or https, with or without `/v1/traces` at its end. Without it, what OTEL_EXPORTER_OTLP_ENDPOINT says.";
+        "The collector that runs' spans are exported to over OTLP (docs/otlp.md), or `none`: http or https, with or without `/v1/traces` at its end. Without it, what OTEL_EXPORTER_OTLP_ENDPOINT says.";
     otlp_protocol: OtlpProtocol, "PROTOCOL" = OtlpProtocol::Http,
         "How the collector is spoken to: `http/protobuf` (usually at port 4318) or `grpc` (4317, http only). Without it, what OTEL_EXPORTER_OTLP_PROTOCOL says.";
     otlp_headers_file: ModelPath, "FILE" = ModelPath::default(),

@@ -40,7 +40,8 @@ def met(url, key_file=""):
 def test_it_is_met_as_what_it_is():
     kind, line = met(BEHIND)
     assert kind == KNOWN.get(KIND, kind), line
-    assert kind == "openai" or f"its {'models are owned by kvit' if kind == 'kvit' else f"counters are {kind}'s"}" in line, line
+    why = "models are owned by kvit" if kind == "kvit" else f"counters are {kind}'s"
+    assert kind == "openai" or f"its {why}" in line, line
     path, name = VERSIONS.get(kind, (None, None))
     engine = f"{kind} {get(path, BEHIND)[name] if path else '(no version told)'}"
     if not HOP:

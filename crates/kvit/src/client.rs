@@ -68,7 +68,11 @@ pub fn post(server: &str, path: &str, id: &str, body: &Value, patience: Duration
     Ok(response.status().as_u16())
 }
 
-fn base(server: &str) -> Result<&str, Failure> {
+/// The address of a server, without a slash at its end.
+///
+/// # Errors
+/// `Usage` for one that is none.
+pub fn base(server: &str) -> Result<&str, Failure> {
     let base = server.trim_end_matches('/');
     if base.starts_with("http://") {
         return Ok(base);
@@ -76,7 +80,8 @@ fn base(server: &str) -> Result<&str, Failure> {
     Err(Failure::Usage(format!("server `{server}`: the address must begin with http://")))
 }
 
-fn agent(patience: Duration) -> ureq::Agent {
+/// What asks a server, and waits so long for each whole answer.
+pub fn agent(patience: Duration) -> ureq::Agent {
     ureq::Agent::config_builder()
         .timeout_global(Some(patience))
         .http_status_as_error(false)

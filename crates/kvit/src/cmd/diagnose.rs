@@ -4,13 +4,13 @@
 //!
 //! Invariant: exit code 0 says that nothing has to be done, 1 that a fault was found, 2 that nobody can tell, 4 that nobody answers.
 
+mod archive;
 mod ask;
 mod bundle;
 mod files;
 mod probe;
 mod redact;
 mod show;
-mod tar;
 
 use std::path::PathBuf;
 use std::time::{Duration, Instant};

@@ -125,7 +125,7 @@ fn put(to: &Path, all: &[(String, String)]) -> Result<(), Failure> {
     let name = to.file_name().and_then(|name| name.to_str()).unwrap_or_default();
     let failed = || to.display().to_string();
     if name.ends_with(".tar.gz") || name.ends_with(".tgz") {
-        let bytes = super::tar::archive("kvit-incident", all).with_context(failed)?;
+        let bytes = super::archive::tar_gz("kvit-incident", all).with_context(failed)?;
         return std::fs::write(to, bytes).with_context(failed).map_err(Failure::Other);
     }
     std::fs::create_dir_all(to).with_context(failed)?;

@@ -27,17 +27,7 @@ impl Remote {
     /// # Errors
     /// `Usage` for an address or a key that is none.
     pub(super) fn new(server: &str) -> Result<Remote, Failure> {
-        let base = server.trim_end_matches('/').to_owned();
-        if !base.starts_with("http://") {
-            return Err(Failure::Usage(format!("server `{server}`: the address must begin with http://")));
-        }
-        let agent = ureq::Agent::config_builder()
-            .timeout_global(Some(TIMEOUT))
-            .http_status_as_error(false)
-            .proxy(None)
-            .user_agent(concat!("kvit/", env!("CARGO_PKG_VERSION")))
-            .build();
-        Ok(Remote { base, agent: agent.into(), authorization: client::authorization()? })
+        Ok(Remote { base: client::base(server)?.to_owned(), agent: client::agent(TIMEOUT), authorization: client::authorization()? })
     }
 
     /// The address, without a slash at its end.

@@ -1,9 +1,11 @@
 //! The same rules inside: a real worker that is stopped, and healthy runs under load.
 // contract: C-9
 
+use std::time::{Duration, Instant};
+
 use serde_json::Value;
 
-use super::until;
+use super::{PATIENCE, until};
 use crate::run;
 use crate::server::{Caller, Leave, Server, chat_body, lasting_model};
 use crate::worker::Process;
@@ -36,7 +38,12 @@ fn a_stopped_worker_is_an_alarm_until_it_goes_on() {
     assert_eq!(command(&gateway, &["alerts"]).code, 0);
     worker.signal("STOP");
     caller.leave(Leave::Close);
-    until("the alarm is raised", || firing(&gateway) == ["KvitUnacknowledgedCancels"]);
+    let since = Instant::now();
+    while firing(&gateway) != ["KvitUnacknowledgedCancels"] {
+        let seen = || ["/v1/alerts", "/v1/runs/left", "/v1/workers"].map(|path| format!("{:#}", gateway.json("GET", path).1)).join("\n");
+        assert!(since.elapsed() < PATIENCE, "the alarm is never raised:\n{}", seen());
+        std::thread::sleep(Duration::from_millis(50));
+    }
     let said = command(&gateway, &["alerts"]);
     assert_eq!((said.code, said.err.as_str()), (1, "kvit: firing: KvitUnacknowledgedCancels\n"));
     assert!(said.out.contains("docs/metrics.md#kvitunacknowledgedcancels"), "{}", said.out);

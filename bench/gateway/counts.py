@@ -1,7 +1,8 @@
 """What a token costs kvit's gateway in what can be counted: instructions in user space (callgrind), and calls of the system (strace).
 
-Streams of two lengths are passed on; the difference is the tokens' own. Both counts are of the process alone, so they are the same on a busy
-machine, as far as it batches alike. Needs valgrind and strace. No store: nothing is kept but in memory.
+Streams of two lengths are passed on; the difference is the tokens' own. Where they are is told by function, as far as it is one in the binary.
+Both counts are of the process alone, so they are the same on a busy machine, as far as it batches alike. Needs valgrind and strace. No store:
+nothing is kept but in memory.
 """
 
 import argparse
@@ -59,6 +60,29 @@ def instructions(file):
     return int(re.search(r"^(?:summary|totals): (\d+)", file.read_text(), re.MULTILINE)[1])
 
 
+# Where a token's instructions are: functions with all that they call. What is indented is a part of what stands above it; the journal is called
+# from both sides.
+PARTS = {
+    "the engine's side": "upstream::link::Shared::take_down::{{closure}}",
+    "  its HTTP/1.1": "<hyper::client::conn::http1::Connection<T,B> as core::future::future::Future>::poll",
+    "  reading its events": "upstream::sse::Scanner::push",
+    "  the call table, and whoever reads": "gateway::links::<impl gateway::calls::Calls>::hear",
+    "the caller's side": "gateway::serve::connection::{{closure}}",
+    "  what was delivered": "gateway::feed::Reader::taken",
+    "the journal, called from both": "observe::journal::Journal::record",
+}
+
+
+def parts(file):
+    """part -> instructions, of `callgrind_annotate`; a part whose function was put into another's is left out."""
+    argv = ["callgrind_annotate", "--inclusive=yes", "--auto=no", "--threshold=100", str(file)]
+    said = subprocess.run(argv, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, check=True).stdout
+    found = {}
+    for count, name in re.findall(r"^ *([\d,]+) \([^)]*\)  \S+?:(\S.*?)(?: \[.*)?$", said, re.MULTILINE):
+        found[name] = max(found.get(name, 0), int(count.replace(",", "")))
+    return {part: found[name] for part, name in PARTS.items() if name in found}
+
+
 def calls(file):
     """name -> how often, of `strace -c`."""
     rows = [line.split() for line in file.read_text().splitlines()]
@@ -80,7 +104,7 @@ def main():
     upstream = Process([args.load, "upstream"], None, subprocess.DEVNULL, stdout=subprocess.PIPE)
     with upstream, tempfile.TemporaryDirectory() as name:
         port = int(re.search(r":(\d+)$", upstream.child.stdout.readline().strip())[1])
-        file, tokens, found = pathlib.Path(name) / "counts", STREAMS * (LONG - SHORT), []
+        file, tokens, found, where = pathlib.Path(name) / "counts", STREAMS * (LONG - SHORT), [], []
         for count, under in [
             (instructions, ["valgrind", "--tool=callgrind", f"--callgrind-out-file={file}"]),
             (calls, ["strace", "-f", "-c", "-o", str(file)]),
@@ -88,7 +112,10 @@ def main():
             for length in (SHORT, LONG):
                 life(args, port, length, under)
                 found.append(count(file))
+                where += [parts(file)] if count is instructions else []
         print(f"instructions a token: {(found[1] - found[0]) / tokens:.0f}")
+        for part, count in where[1].items():
+            print(f"  {part}: {(count - where[0].get(part, 0)) / tokens:.0f}")
         for call, times in sorted((found[3] - found[2]).items(), key=lambda item: -item[1]):
             if times > tokens / 100:
                 print(f"{call} a token: {times / tokens:.2f}")

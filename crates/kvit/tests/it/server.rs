@@ -20,6 +20,22 @@ pub struct Server {
     pub port: u16,
 }
 
+/// Waits until every thread of a process has stopped. One of them takes the signal and stops the others: on a busy machine they go on until it
+/// has its turn.
+pub fn until_stopped(pid: u32) {
+    let state = |stat: String| stat.rsplit_once(')').is_some_and(|(_, rest)| rest.trim_start().starts_with(['T', 't']));
+    let since = Instant::now();
+    loop {
+        let threads: Vec<_> = std::fs::read_dir(format!("/proc/{pid}/task")).expect("it is there").flatten().collect();
+        // One that ended meanwhile does nothing more.
+        if threads.iter().all(|thread| std::fs::read_to_string(thread.path().join("stat")).map_or(true, state)) {
+            return;
+        }
+        assert!(since.elapsed() < PATIENCE, "process {pid} does not stop");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
 /// The tiny model, written once a test process.
 pub fn tiny_model() -> PathBuf {
     static PATH: std::sync::OnceLock<PathBuf> = std::sync::OnceLock::new();
@@ -203,10 +219,13 @@ impl Server {
         fields[11].parse::<u64>().unwrap_or(0) + fields[12].parse::<u64>().unwrap_or(0)
     }
 
-    /// Sends a signal: `TERM` or `INT`.
+    /// Sends a signal. Behind `STOP` it has stopped.
     pub fn signal(&self, name: &str) {
         let status = Command::new("kill").args([&format!("-{name}"), &self.pid().to_string()]).status().expect("kill runs");
         assert!(status.success());
+        if name == "STOP" {
+            until_stopped(self.pid());
+        }
     }
 
     /// Waits for the end; the exit code, if there is one.

@@ -15,7 +15,7 @@ use tokio::sync::mpsc;
 use tokio_stream::wrappers::UnboundedReceiverStream;
 use tonic::transport::{Channel, Endpoint};
 
-use crate::server::{PATIENCE, lasting_model, tiny_model};
+use crate::server::{PATIENCE, lasting_model, tiny_model, until_stopped};
 use crate::{kvit, run};
 
 /// A worker's process; ended by its id when dropped.
@@ -54,6 +54,9 @@ impl Process {
             _ => Signal::TERM,
         };
         rustix::process::kill_process(pid, signal).expect("it is there");
+        if name == "STOP" {
+            until_stopped(self.child.id());
+        }
     }
 
     /// Its exit code and what it said on stderr.

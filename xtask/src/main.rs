@@ -4,6 +4,7 @@
 
 mod bench;
 mod gateway;
+mod nextest;
 mod proof;
 mod sdk;
 mod stacks;

@@ -7,8 +7,9 @@ use std::path::PathBuf;
 
 use anyhow::{Context, bail};
 
-use crate::postgres::{self, Postgres};
-use crate::process::{command, listen, run as run_command};
+use crate::nextest::{self, Done};
+use crate::postgres::Postgres;
+use crate::process::{command, run as run_command};
 use crate::stacks::{self, Quick};
 use crate::{prometheus, proof, sdk};
 
@@ -28,66 +29,90 @@ impl std::ops::AddAssign for Count {
     }
 }
 
+/// What all parts gave.
+#[derive(Default)]
+struct Report {
+    total: Count,
+    /// Said last, before the closing line: an output of thousands of lines may be read from its end only.
+    closing: Vec<String>,
+}
+
 /// Runs everything; `long` adds the tests that take minutes.
 ///
 /// # Errors
 /// A tool that is missing, or anything that does not hold.
 pub fn run(long: bool) -> anyhow::Result<()> {
     have_tools()?;
-    let mut total = Count::default();
-    part(&mut total, "format", lint(&["fmt", "--all", "--check"]));
-    part(&mut total, "lints", lint(&["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"]));
-    let mut closing = Vec::new();
+    let mut report = Report::default();
+    report.part("format", lint(&["fmt", "--all", "--check"]));
+    report.part("lints", lint(&["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"]));
     // Without it the store's tests would skip half of what they are for: that is a failure, and does not hide the others.
-    let postgres = Postgres::start().inspect_err(|error| eprintln!("xtask: PostgreSQL: {error:#}")).ok();
-    total.failed += u64::from(postgres.is_none());
+    let postgres = report.service("PostgreSQL", Postgres::start());
     // The same of Prometheus, which judges the rules and the dashboard.
-    let prometheus = prometheus::install().inspect_err(|error| eprintln!("xtask: Prometheus: {error:#}"));
-    total.failed += u64::from(prometheus.is_err());
-    let model = model().context("the tests need the real model");
-    match model {
-        Err(error) => part(&mut total, "model", Err(error)),
+    report.service("Prometheus", prometheus::install());
+    match model().context("the tests need the real model") {
+        Err(error) => report.part("model", Err(error)),
         Ok(model) => {
             // Tests with the real model are ignored for those who have none; here it is there. Those named `long_` take minutes.
-            part(&mut total, "workspace", nextest(&model, postgres.as_ref(), &["--run-ignored", "all", "-E", "not test(/long_/)"]));
+            report.tests("workspace", nextest::run(&model, postgres.as_ref(), &["--run-ignored", "all", "-E", "not test(/long_/)"]));
             if long {
-                part(&mut total, "long tests", nextest(&model, postgres.as_ref(), &["--run-ignored", "only", "-E", "test(/long_/)"]));
+                report.tests("long tests", nextest::run(&model, postgres.as_ref(), &["--run-ignored", "only", "-E", "test(/long_/)"]));
             }
-            simulate(&mut total, long, &mut closing);
-            part(&mut total, "clients", sdk::run(&model, &[]));
-            part(&mut total, "stacks", stacks::quick(Quick::Scripted, &model));
-            part(&mut total, "stacks with llama-server", stacks::quick(Quick::Llama, &model));
+            report.simulate(long);
+            report.part("clients", sdk::run(&model, &[]));
+            report.part("stacks", stacks::quick(Quick::Scripted, &model));
+            report.part("stacks with llama-server", stacks::quick(Quick::Llama, &model));
         }
     }
-    closing.iter().for_each(|line| println!("{line}"));
-    println!("{} passed, {} failed", total.passed, total.failed);
-    if total.failed > 0 {
+    report.closing.iter().for_each(|line| println!("{line}"));
+    println!("{} passed, {} failed", report.total.passed, report.total.failed);
+    if report.total.failed > 0 {
         bail!("not everything holds");
     }
     Ok(())
 }
 
-/// Explorer, simulator and museum: each counts as a test. What they say at their end is shown at ours.
-fn simulate(total: &mut Count, long: bool, closing: &mut Vec<String>) {
-    if let Err(error) = proof::build() {
-        return part(total, "simulation", Err(error));
+impl Report {
+    fn part(&mut self, name: &str, result: anyhow::Result<Count>) {
+        match result {
+            Ok(count) if count.failed > 0 => {
+                self.closing.push(format!("{name}: {} failed", count.failed));
+                self.total += count;
+            }
+            Ok(count) => self.total += count,
+            Err(error) => {
+                eprintln!("xtask: {name}: {error:#}");
+                self.closing.push(format!("{name}: failed: {error:#}"));
+                self.total.failed += 1;
+            }
+        }
     }
-    for args in proof::commands(long) {
-        let name = format!("kvit {}", args.join(" "));
-        let done = proof::run(args).map(|line| {
-            closing.push(format!("{name}: {line}"));
-            Count { passed: 1, failed: 0 }
-        });
-        part(total, &name, done);
-    }
-}
 
-fn part(total: &mut Count, name: &str, result: anyhow::Result<Count>) {
-    match result {
-        Ok(count) => *total += count,
-        Err(error) => {
-            eprintln!("xtask: {name}: {error:#}");
-            total.failed += 1;
+    fn tests(&mut self, name: &str, done: anyhow::Result<Done>) {
+        let count = done.map(|Done { count, told }| {
+            self.closing.extend(told);
+            count
+        });
+        self.part(name, count);
+    }
+
+    /// Something that the tests need and that failed to start.
+    fn service<T>(&mut self, name: &str, started: anyhow::Result<T>) -> Option<T> {
+        started.map_err(|error| self.part(name, Err(error))).ok()
+    }
+
+    /// Explorer, simulator and museum: each counts as a test. What they say at their end is shown at ours.
+    fn simulate(&mut self, long: bool) {
+        if let Err(error) = proof::build() {
+            return self.part("simulation", Err(error));
+        }
+        for args in proof::commands(long) {
+            let name = format!("kvit {}", args.join(" "));
+            let done = proof::run(args).map(|line| {
+                self.closing.push(format!("{name}: {line}"));
+                Count { passed: 1, failed: 0 }
+            });
+            self.part(&name, done);
         }
     }
 }
@@ -136,61 +161,4 @@ pub fn model() -> anyhow::Result<PathBuf> {
 pub fn kvit() -> PathBuf {
     let target = std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| crate::root().join("target"), PathBuf::from);
     target.join("debug").join("kvit")
-}
-
-fn nextest(model: &std::path::Path, postgres: Option<&Postgres>, more: &[&str]) -> anyhow::Result<Count> {
-    let mut nextest = command("cargo");
-    nextest.args(["nextest", "run", "--workspace", "--no-fail-fast"]).args(more).env("KVIT_TEST_MODEL", model);
-    if let Some(postgres) = postgres {
-        nextest.env(postgres::VARIABLE, &postgres.url);
-    }
-    let (said, well) = listen(&mut nextest)?;
-    let count = summary(&said).context("nextest gave no summary")?;
-    if !well && count.failed == 0 {
-        bail!("nextest failed");
-    }
-    if count.passed + count.failed == 0 {
-        bail!("nextest ran no test");
-    }
-    Ok(count)
-}
-
-/// Reads `... 12 tests run: 10 passed (1 slow), 1 failed, 1 timed out, 3 skipped`.
-fn summary(said: &str) -> Option<Count> {
-    let line = said.lines().rev().find(|l| l.contains("Summary") && (l.contains("tests run:") || l.contains("test run:")))?;
-    let counts = plain(line.split_once("run:")?.1);
-    let number = |word: &str| -> u64 {
-        let found = counts.split(',').find(|part| part.contains(word));
-        found.and_then(|part| part.split_whitespace().next()?.parse().ok()).unwrap_or(0)
-    };
-    Some(Count { passed: number(" passed"), failed: number(" failed") + number(" timed out") })
-}
-
-/// A line without its colour codes.
-pub fn plain(line: &str) -> String {
-    let mut out = String::new();
-    let mut code = false;
-    for c in line.chars() {
-        match c {
-            '\u{1b}' => code = true,
-            'm' if code => code = false,
-            _ if code => {}
-            _ => out.push(c),
-        }
-    }
-    out
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_summary_is_counted_with_and_without_colour() {
-        let plain = "x\n     Summary [   0.5s] 12 tests run: 10 passed (1 slow), 1 failed, 1 timed out, 3 skipped\ny";
-        assert_eq!(summary(plain), Some(Count { passed: 10, failed: 2 }));
-        let coloured = "\u{1b}[32;1m     Summary\u{1b}[0m [ 1s] \u{1b}[1m1\u{1b}[0m test run: \u{1b}[1m1\u{1b}[0m \u{1b}[32;1mpassed\u{1b}[0m, 0 skipped";
-        assert_eq!(summary(coloured), Some(Count { passed: 1, failed: 0 }));
-        assert_eq!(summary("error: could not compile"), None);
-    }
 }

@@ -5,8 +5,9 @@ use std::path::PathBuf;
 use anyhow::{Context, bail};
 
 use super::{Server, installed};
+use crate::nextest::plain;
 use crate::process::{command, listen, run as run_command};
-use crate::test::{Count, plain};
+use crate::test::Count;
 
 /// The oldest Node.js that the packages run on: major and minor.
 const NODE_MIN: (u64, u64) = (20, 18);

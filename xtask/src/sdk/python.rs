@@ -5,8 +5,9 @@ use std::path::PathBuf;
 use anyhow::Context;
 
 use super::{Server, installed};
+use crate::nextest::plain;
 use crate::process::{command, listen, run as run_command};
-use crate::test::{Count, kvit, plain};
+use crate::test::{Count, kvit};
 use crate::{packages, postgres};
 
 /// What the tests import, with the versions they were written against.

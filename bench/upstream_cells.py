@@ -175,14 +175,17 @@ class Cells:
             if not caller.read_until(lambda: caller.head):
                 raise Missed(False, ended)
         elif phase in ("prefill", LONG):
-            self.watch(caller, lambda working, generated: working > 0)
+            if generated := self.watch(caller, lambda working, generated: working > 0):
+                raise Missed(True, f"the engine had generated {generated} tokens")
         elif stream:
             least = EARLY if phase == "early decode" else LATE
             if not caller.read_until(lambda: caller.tokens >= least):
                 raise Missed(False, ended)
         else:
             least = EARLY if phase == "early decode" else LATE
-            self.watch(caller, lambda _, generated: generated >= least)
+            generated = self.watch(caller, lambda _, generated: generated >= least)
+            if phase == "early decode" and generated >= LATE:
+                raise Missed(True, f"the engine had generated {generated} tokens")
         if caller.over:
             raise Missed(False, ended)
 

@@ -30,6 +30,14 @@ use crate::records::{Kept, log};
 use crate::seats::{SeatId, Seats};
 use crate::shares::Shares;
 
+/// The models that a request may name.
+pub(crate) struct Models {
+    /// Those that are known.
+    pub(crate) known: Vec<ModelInfo>,
+    /// A worker that nobody has met may have any other.
+    pub(crate) may_be_others: bool,
+}
+
 /// A run in the table.
 pub(crate) struct Entry {
     pub(crate) key: RunKey,
@@ -168,12 +176,18 @@ impl Calls {
         self.lock().workers.models().into_iter().cloned().collect()
     }
 
+    /// What a request may name.
+    pub(crate) fn named(&self) -> Models {
+        let table = self.lock();
+        Models { known: table.workers.models().into_iter().cloned().collect(), may_be_others: table.workers.may_have_others() }
+    }
+
     /// Whether requests for this model go on as they come.
     pub(crate) fn forwards(&self, model: &str) -> bool {
         let engines_only = || !self.links.is_empty() && self.links.iter().all(|link| link.journals == Journals::Nowhere);
         let table = self.lock();
         // Of engines that nobody has met yet it is not known what they have; what comes for them is not kvit's to read.
-        table.workers.forwards(model) || (table.workers.models().is_empty() && engines_only())
+        table.workers.forwards(model) || (table.workers.may_have_others() && engines_only())
     }
 
     /// From now on no run is taken on.

@@ -31,7 +31,7 @@ pub use deadline::Deadline;
 pub use dispatch::{Dispatch, DispatchConfig, DispatchEffect, Place, Said, Word, Work};
 pub use effect::{EffectEvent, EffectState, Fate, Party};
 pub use id::{AttemptId, IdError, Incarnation, RunId, RunKey, StepId, Tenant};
-pub use make::Make;
+pub use make::{Make, Shown, Shows};
 pub use milestone::{Boundary, BoundaryTimes, Milestone, Milestones};
 pub use policy::OnDisconnect;
 pub use register::Register;

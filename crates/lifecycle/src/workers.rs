@@ -342,6 +342,12 @@ impl Workers {
         here.all(|known| known.device_lost.is_some()).then_some(first)
     }
 
+    /// Whether somebody may come of whom nobody knows what it has, or no model is known at all.
+    pub fn may_have_others(&self) -> bool {
+        let is_unknown = |known: &WorkerState| known.presence == Presence::Unknown && known.offer.models.is_empty();
+        self.list.iter().any(is_unknown) || self.models().is_empty()
+    }
+
     /// The models that are known, each once, in the order of the workers.
     pub fn models(&self) -> Vec<&ModelInfo> {
         let mut models: Vec<&ModelInfo> = Vec::new();

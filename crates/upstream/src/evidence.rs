@@ -132,7 +132,7 @@ pub struct Ledger {
     /// Requests of an engine that was here before: nothing that this one shows says anything of them, nor they of it.
     former: HashSet<u64>,
     closed: Vec<Closed>,
-    /// Those of the engine before that were closed, and when.
+    /// Those that no look can say anything of, and when they were closed: the engine before had them, or nobody knows when this one would count them.
     unseen: Vec<(u64, Duration)>,
     /// What those showed that are over: they were there while they showed it.
     past: VecDeque<Arc<Tokens>>,
@@ -187,14 +187,24 @@ impl Ledger {
 
     /// Its connection was closed before the end of its answer, at `now` at the latest. A second close changes nothing.
     pub fn closed(&mut self, id: u64, now: Duration) {
+        self.closed_on_its_way(id, now, Some(Duration::ZERO));
+    }
+
+    /// The same of a request that needs so much longer than others to come to where the engine counts it. `None`: nobody knows how long, so it is
+    /// proven gone only if it had shown that it was there.
+    pub fn closed_on_its_way(&mut self, id: u64, now: Duration, longer: Option<Duration>) {
         if self.former.remove(&id) {
             return self.unseen.push((id, now));
         }
         let Some(tokens) = self.live.remove(&id) else { return };
-        let (come_by, looks_from) = match self.fresh {
-            Some(fresh) if !tokens.counted_by(now) => {
-                let come_by = now.saturating_add(fresh.counted_within);
+        let (come_by, looks_from) = match (self.fresh, longer) {
+            (Some(fresh), Some(longer)) if !tokens.counted_by(now) => {
+                let come_by = now.saturating_add(fresh.counted_within).saturating_add(longer);
                 (come_by, (!fresh.needs_witness).then_some(come_by))
+            }
+            (Some(_), None) if !tokens.counted_by(now) => {
+                self.unseen.push((id, now));
+                return self.remember(tokens);
             }
             _ => (now, Some(now)),
         };

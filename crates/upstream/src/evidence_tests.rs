@@ -110,6 +110,23 @@ fn whoever_had_not_shown_enough_may_not_be_counted_yet() {
 }
 
 #[test]
+fn what_needs_longer_to_come_is_looked_for_later_and_what_may_come_at_any_time_is_proven_by_nothing_but_its_own_tokens() {
+    let mut ledger = ledger();
+    for id in [1, 2] {
+        with(&mut ledger, id, &[1]);
+    }
+    with(&mut ledger, 3, &[1, 2]);
+    ledger.closed_on_its_way(1, ms(10), Some(ms(25)));
+    ledger.closed_on_its_way(2, ms(10), None);
+    ledger.closed_on_its_way(3, ms(10), None);
+    assert_eq!(ledger.look_from(), Some(ms(10)));
+    ledger.looked(look(84, 85, 0));
+    assert_eq!(levels(&mut ledger, 85), [(2, Level::BestEffort, None), (3, Level::Observed, Some(ms(85)))]);
+    ledger.looked(look(85, 86, 0));
+    assert_eq!(levels(&mut ledger, 86), [(1, Level::Observed, Some(ms(86)))]);
+}
+
+#[test]
 fn where_steps_have_no_bound_only_a_later_request_shows_that_one_is_over() {
     let fresh = Freshness { needs_witness: true, ..FRESH };
     let mut ledger = Ledger::new(CancelBy::Close, Some(fresh), ms(1000));

@@ -12,6 +12,7 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use http::{HeaderName, HeaderValue};
+use lifecycle::{Shown, Shows};
 
 /// Which engine an upstream is.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -94,17 +95,6 @@ impl FromStr for DeadlineBy {
     }
 }
 
-/// Whether a quantity is shown.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Shown {
-    /// For each request.
-    PerRequest,
-    /// For all of them together.
-    InSum,
-    /// Not at all.
-    No,
-}
-
 /// How fresh the counters are: what they are held to by whoever concludes something from them.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Freshness {
@@ -126,18 +116,16 @@ pub struct Freshness {
 pub struct Capabilities {
     /// How a cancel is sent.
     pub cancel: CancelBy,
-    /// Running and waiting requests.
-    pub requests: Shown,
-    /// How much of the KV memory is used.
-    pub kv_usage: Shown,
-    /// Tokens that were generated.
-    pub tokens: Shown,
+    /// What can be seen of it where it shows its counters.
+    pub shows: Shows,
     /// How fresh the running and waiting ones are; `None` where that is not known, so that they prove nothing.
     pub fresh: Option<Freshness>,
     /// Least time between two looks, where looking keeps the engine from noticing a closed connection.
     pub look_every_min: Option<Duration>,
     /// It closes the connection behind a stream although its head says that it does not: whoever sends another request on it may be cut off.
     pub closes_behind_streams: bool,
+    /// It may forget the id of a request as soon as its connection is closed, and compute it on: told by that id then, it does nothing.
+    pub forgets_closed: bool,
     /// Requests at once where it does not say itself.
     pub slots: u32,
 }
@@ -173,41 +161,40 @@ impl Kind {
     /// What it can do.
     pub fn capabilities(self) -> Capabilities {
         let second = Duration::from_secs(1);
+        let shows = |requests, kv_usage, tokens| Shows { requests, kv_usage, tokens, proves_within: None };
         match self {
             // It keeps a record of each run, which says when nothing of it is left and how well that is known. A run that is cancelled in its
             // queue costs nothing, so it may be given many.
             Kind::Kvit => Capabilities {
                 cancel: CancelBy::IdWithProof,
-                requests: Shown::PerRequest,
-                kv_usage: Shown::InSum,
-                tokens: Shown::PerRequest,
+                shows: shows(Shown::PerRequest, Shown::InSum, Shown::PerRequest),
                 fresh: None,
                 look_every_min: None,
                 closes_behind_streams: false,
+                forgets_closed: false,
                 slots: 256,
             },
             // Its gauges are set behind every step, after that step's tokens were handed on, and a step takes as long as its prompts are long. It
             // answers 200 for ids that it never had.
             Kind::Vllm => Capabilities {
                 cancel: CancelBy::IdWithoutProof,
-                requests: Shown::InSum,
-                kv_usage: Shown::InSum,
-                tokens: Shown::InSum,
+                shows: shows(Shown::InSum, Shown::InSum, Shown::InSum),
                 fresh: Some(Freshness { shown_before: 2, counted_within: 2 * second, needs_witness: true, delivered_within: second }),
                 look_every_min: None,
                 closes_behind_streams: false,
+                forgets_closed: false,
                 slots: 256,
             },
             // Its gauges are set at prefills and every so many steps of decoding (40 unless it was told otherwise), and not when an idle
-            // engine drops a request: they are too old to be proofs.
+            // engine drops a request: they are too old to be proofs. A stream that is closed takes its id along, while the request may be
+            // computed on (sglang #35255, #34894).
             Kind::Sglang => Capabilities {
                 cancel: CancelBy::IdWithoutProof,
-                requests: Shown::InSum,
-                kv_usage: Shown::InSum,
-                tokens: Shown::InSum,
+                shows: shows(Shown::InSum, Shown::InSum, Shown::InSum),
                 fresh: None,
                 look_every_min: Some(second / 2),
                 closes_behind_streams: false,
+                forgets_closed: true,
                 slots: 256,
             },
             // The look goes through the same queue as the requests, so it is never old. But the engine looks for closed connections only in
@@ -215,22 +202,20 @@ impl Kind {
             // behind a second in which it answered nobody, which a look that fell into it would begin anew: hence more than that second.
             Kind::LlamaCpp => Capabilities {
                 cancel: CancelBy::Close,
-                requests: Shown::InSum,
-                kv_usage: Shown::No,
-                tokens: Shown::No,
+                shows: shows(Shown::InSum, Shown::No, Shown::No),
                 fresh: Some(Freshness { shown_before: 1, counted_within: second * 3 / 2, needs_witness: false, delivered_within: second }),
                 look_every_min: Some(2 * second),
                 closes_behind_streams: true,
+                forgets_closed: false,
                 slots: 4,
             },
             Kind::OpenAi => Capabilities {
                 cancel: CancelBy::Close,
-                requests: Shown::No,
-                kv_usage: Shown::No,
-                tokens: Shown::No,
+                shows: shows(Shown::No, Shown::No, Shown::No),
                 fresh: None,
                 look_every_min: None,
                 closes_behind_streams: false,
+                forgets_closed: false,
                 slots: 256,
             },
         }
@@ -297,8 +282,8 @@ mod tests {
         for kind in Kind::ALL {
             let can = kind.capabilities();
             assert_eq!(can.cancel == CancelBy::IdWithProof, kind == Kind::Kvit, "{kind}");
-            assert_eq!(can.requests == Shown::PerRequest, kind == Kind::Kvit, "{kind}");
-            assert!(can.fresh.is_none() || can.requests != Shown::No, "{kind}");
+            assert_eq!(can.shows.requests == Shown::PerRequest, kind == Kind::Kvit, "{kind}");
+            assert!(can.fresh.is_none() || can.shows.requests != Shown::No, "{kind}");
             assert!(can.slots > 0);
         }
     }

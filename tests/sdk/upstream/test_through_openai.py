@@ -12,8 +12,8 @@ from typing import Literal
 
 from server import get
 from through import (
-    ARGUMENTS, ASKED_FOR_JSON, BEHIND, ENGINE, ENOUGH, GATEWAY, HOP, IN_PARIS, JSON_SCHEMA, KIND, NONSENSE, OBJECT, RIVERS, STORY, TOOL, WEATHER,
-    alike, begun, both, counts, does, ended, fold, folded, key, left, model, needs_tools, only_scripted, parsed, retries, run_name, same, told,
+    ARGUMENTS, ASKED_FOR_JSON, BEHIND, ENGINE, ENOUGH, GATEWAY, HOP, IN_PARIS, JSON_OBJECT, JSON_SCHEMA, KIND, NONSENSE, RIVERS, STORY, TOOL, WEATHER,
+    alike, an_object, begun, both, counts, does, ended, fold, folded, key, left, model, needs_tools, only_scripted, parsed, retries, run_name, same, told,
 )  # fmt: skip
 
 CLIENT, VERSION = "OpenAI (Python)", openai.__version__
@@ -115,11 +115,18 @@ def test_several_calls_at_once_and_one_by_its_name():
 
 @needs_tools
 @does("JSON mode")
-@pytest.mark.parametrize("mode", [pytest.param(JSON_SCHEMA, id="schema"), OBJECT])
-def test_json_mode_in_an_answer_and_in_a_stream(mode):
-    text, calls, finish = both_ways(ASKED_FOR_JSON, response_format=mode)[0]
+def test_json_by_a_schema_in_an_answer_and_in_a_stream():
+    text, calls, finish = both_ways(ASKED_FOR_JSON, response_format=JSON_SCHEMA)[0]
     assert not calls and finish == "stop"
-    assert isinstance(parsed(text, WEATHER if mode is JSON_SCHEMA else {"type": "object"}), dict)
+    assert isinstance(parsed(text, WEATHER), dict)
+
+
+@needs_tools
+@does("JSON mode")
+def test_json_without_a_schema_in_an_answer_and_in_a_stream():
+    text, calls, finish = both_ways(ASKED_FOR_JSON, response_format=JSON_OBJECT)[0]
+    assert not calls
+    an_object(text, finish)
 
 
 @needs_tools

@@ -11,8 +11,16 @@ const COLUMNS: [&str; 5] = ["answer", "streaming", "tools", "JSON mode", "leavin
 /// The line that says what the engine is begins so.
 const ENGINE: &str = "engine";
 
-/// What came of a client's tests, by column: passed, failed.
-type Row = BTreeMap<String, (u32, u32)>;
+/// What came of a client's tests in one column.
+#[derive(Debug, Default)]
+struct Cell {
+    passed: u32,
+    failed: u32,
+    left_out: u32,
+}
+
+/// A client's cells by column.
+type Row = BTreeMap<String, Cell>;
 
 /// One engine, and what came of each client.
 #[derive(Debug, Default)]
@@ -25,7 +33,7 @@ pub(super) struct Found {
     clients: Vec<(String, Row)>,
 }
 
-/// Reads lines of client, version, column and `passed` or `failed`, with tabs between them.
+/// Reads lines of client, version, column and `passed`, `failed` or `left out`, with tabs between them.
 pub(super) fn read(text: &str) -> anyhow::Result<Found> {
     let mut found = Found::default();
     for line in text.lines() {
@@ -43,8 +51,12 @@ pub(super) fn read(text: &str) -> anyhow::Result<Found> {
             found.clients.push((name.clone(), Row::new()));
         }
         let row = found.clients.iter_mut().find(|(known, _)| *known == name);
-        let (passed, failed) = row.context("a row")?.1.entry(column.to_owned()).or_default();
-        *(if came == "passed" { passed } else { failed }) += 1;
+        let cell = row.context("a row")?.1.entry(column.to_owned()).or_default();
+        *match came {
+            "passed" => &mut cell.passed,
+            "left out" => &mut cell.left_out,
+            _ => &mut cell.failed,
+        } += 1;
     }
     if found.name.is_empty() {
         bail!("no test said which engine it is");
@@ -64,8 +76,9 @@ impl Found {
         for (client, row) in &self.clients {
             let cells = COLUMNS.map(|column| match row.get(column) {
                 None => "no test".to_owned(),
-                Some((passed, 0)) => format!("passed ({passed})"),
-                Some((_, failed)) => format!("**{failed} failed**"),
+                Some(Cell { failed: failed @ 1.., .. }) => format!("**{failed} failed**"),
+                Some(Cell { passed, left_out: 0, .. }) => format!("passed ({passed})"),
+                Some(Cell { passed, left_out, .. }) => format!("passed ({passed}), {left_out} left out"),
             });
             lines.push(format!("| {client} | {} |", cells.join(" | ")));
         }
@@ -87,7 +100,8 @@ mod tests {
     use super::*;
 
     const TOLD: &str = "engine\tvllm 0.32.0\tvllm\tpassed\ncurl\t7.88\tanswer\tpassed\ncurl\t7.88\ttools\tpassed\ncurl\t7.88\ttools\tfailed\n\
-        OpenAI (Node)\t6.49.0\tanswer\tpassed\nOpenAI (Node)\t6.49.0\tanswer\tpassed\n";
+        OpenAI (Node)\t6.49.0\tanswer\tpassed\nOpenAI (Node)\t6.49.0\tanswer\tpassed\nOpenAI (Node)\t6.49.0\ttools\tleft out\n\
+        OpenAI (Node)\t6.49.0\ttools\tpassed\n";
 
     #[test]
     fn a_row_a_client_and_a_failure_hides_what_passed() {
@@ -95,7 +109,7 @@ mod tests {
         let rows: Vec<&str> = table.lines().skip(2).collect();
         assert!(table.starts_with("vllm 0.32.0, `kvit gateway` "), "{table}");
         assert_eq!(rows[2], "| curl 7.88 | passed (1) | no test | **1 failed** | no test | no test |");
-        assert_eq!(rows[3], "| OpenAI (Node) 6.49.0 | passed (2) | no test | no test | no test | no test |");
+        assert_eq!(rows[3], "| OpenAI (Node) 6.49.0 | passed (2) | no test | passed (1), 1 left out | no test | no test |");
     }
 
     #[test]

@@ -85,7 +85,7 @@ fn order(calls: &Calls, caller: Caller, headers: &HeaderMap, message: wire::Gene
     let GenerateAsk { model, prompt, mut params, seed, run, on_disconnect } = message.try_into()?;
     let stated = stated(headers, on_disconnect).map_err(refused)?;
     let on_disconnect = calls.config.policy(Route::Grpc, stated, joining.is_some());
-    let model = model_named(Some(model), &calls.models()).map_err(refused)?;
+    let model = model_named(Some(model), &calls.named()).map_err(refused)?;
     within(calls, &prompt, &params, run.as_ref()).map_err(refused)?;
     params.sampling.seed = match seed {
         Some(seed) => seed,

@@ -6,12 +6,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use lifecycle::OnDisconnect;
-use lifecycle::message::ModelInfo;
 use lifecycle::params::{ParamError, Params, STOPS_MAX};
 use serde_json::{Map, Value};
 
 use super::error::ApiError;
 use super::leaving;
+use crate::calls::Models;
 
 /// Most entries of `logit_bias`.
 pub(crate) const LOGIT_BIAS_MAX: usize = 1024;
@@ -151,21 +151,21 @@ pub(crate) struct Common {
     pub(crate) on_disconnect: Option<OnDisconnect>,
 }
 
-/// Takes the model's name and checks it: absent or empty means the one model there is. While no worker was met, nobody knows which models
+/// Takes the model's name and checks it: absent or empty means the one model there is. While a worker was never met, nobody knows which models
 /// there are: a run that names one waits for it.
-pub(crate) fn model(fields: &mut Fields, known: &[ModelInfo]) -> Result<Arc<str>, ApiError> {
-    model_named(fields.text("model")?, known)
+pub(crate) fn model(fields: &mut Fields, models: &Models) -> Result<Arc<str>, ApiError> {
+    model_named(fields.text("model")?, models)
 }
 
 /// The same, for a name that was taken.
-pub(crate) fn model_named(name: Option<String>, known: &[ModelInfo]) -> Result<Arc<str>, ApiError> {
+pub(crate) fn model_named(name: Option<String>, models: &Models) -> Result<Arc<str>, ApiError> {
     match name.filter(|name| !name.is_empty()) {
-        Some(name) => match known.iter().find(|model| *model.id == *name) {
+        Some(name) => match models.known.iter().find(|model| *model.id == *name) {
             Some(model) => Ok(model.id.clone()),
-            None if known.is_empty() && name.len() <= MODEL_MAX_LEN => Ok(name.into()),
+            None if models.may_be_others && name.len() <= MODEL_MAX_LEN => Ok(name.into()),
             None => Err(no_model(&name)),
         },
-        None => match known {
+        None => match &models.known[..] {
             [model] => Ok(model.id.clone()),
             [] => Err(ApiError::no_worker()),
             several => {

@@ -259,7 +259,7 @@ pub(super) async fn other(
     let body = generate::read(&calls, body, 0).await?;
     let fields = Fields::parse(&body)?;
     let named = fields.peek("model").and_then(Value::as_str).map(str::to_owned);
-    let model = fields::model_named(named, &calls.models())?;
+    let model = fields::model_named(named, &calls.named())?;
     if !calls.forwards(&model) {
         let message = format!("the model `{model}` is served by kvit itself, which has no {path}");
         return Err(ApiError::new(StatusCode::NOT_FOUND, "invalid_request_error", message).code("unsupported_endpoint"));

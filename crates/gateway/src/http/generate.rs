@@ -77,7 +77,7 @@ async fn generate(
     let body = read(&calls, body, 0).await?;
     let fields = Fields::parse(&body)?;
     let named = fields.peek("model").and_then(serde_json::Value::as_str).map(str::to_owned);
-    if let Ok(model) = fields::model_named(named, &calls.models())
+    if let Ok(model) = fields::model_named(named, &calls.named())
         && calls.forwards(&model)
     {
         let (path, route) = match kind {
@@ -163,7 +163,7 @@ fn order(
     headers: &HeaderMap,
     (mut fields, body): (Fields, &[u8]),
 ) -> Result<(Order, Shape), ApiError> {
-    let model = fields::model(&mut fields, &calls.models())?;
+    let model = fields::model(&mut fields, &calls.named())?;
     let tools = super::tools::take(&mut fields, &calls.config)?;
     let (prompt, common) = match kind {
         Kind::Chat => chat_wire::parse(fields)?,

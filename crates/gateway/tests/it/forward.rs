@@ -3,7 +3,7 @@
 
 use gateway::{GatewayConfig, Here, Key, Keys, LinkEvent, SecretDigest};
 use lifecycle::message::{Delta, Forward, Passed, Piece, Prompt, Submit, Up, Usage};
-use lifecycle::{AttemptId, Cause, Guarantee, Make, Offer, Outcome, RunId, RunKey, StepId, Tenant};
+use lifecycle::{AttemptId, Cause, Guarantee, Make, Offer, Outcome, RunId, RunKey, Shows, StepId, Tenant};
 use serde_json::{Value, json};
 
 use crate::simulated::{Simulated, Stand, several, tiny};
@@ -21,7 +21,7 @@ async fn engine(config: GatewayConfig, slots: u32) -> Stand<Vec<Simulated>> {
 /// The same, where whoever asks has to say who it is.
 async fn engine_for(config: GatewayConfig, slots: u32, headers: &str) -> Stand<Vec<Simulated>> {
     let stand = several(config, 1).await;
-    let make = Some(Make { kind: "openai", cancel: "close" });
+    let make = Some(Make { kind: "openai", cancel: "close", shows: Shows::NOTHING });
     let offer = Offer { models: vec![tiny()], slots: Some(slots), forwards: true, make };
     let here = Here { incarnation: stand.worker[0].life, offer, name: "engine".into() };
     stand.worker[0].tell(LinkEvent::Here(here)).await;

@@ -287,11 +287,12 @@ async fn the_list_of_workers_says_what_is_known() {
     })
     .await;
     let a = json!({"object": "worker", "name": "a", "incarnation": Incarnation(0x1000).to_string(), "state": "here", "kind": "worker",
-        "cancel": "id_with_proof", "model": "tiny",
+        "cancel": "id_with_proof",
+        "shows": {"requests": "per_request", "kv_usage": "per_request", "tokens": "per_request", "proves_within_ms": 0}, "model": "tiny",
         "models": ["tiny"], "slots": null, "runs": 0,
         "device_lost": "it broke", "clock_offset_ms": -1.5, "clock_error_ms": 0.25});
     let b = json!({"object": "worker", "name": "address-1", "incarnation": null, "state": "unknown", "kind": null,
-        "cancel": null, "model": null,
+        "cancel": null, "shows": null, "model": null,
         "models": [], "slots": null, "runs": 0,
         "device_lost": null, "clock_offset_ms": null, "clock_error_ms": null});
     assert_eq!(list, json!([a, b]));

@@ -12,7 +12,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use gateway::{Here, LinkEvent};
 use lifecycle::message::ModelInfo;
-use lifecycle::{Make, Offer};
+use lifecycle::{Make, Offer, Shows};
 
 use super::{Met, Shared, held};
 use crate::abort::Aborter;
@@ -20,7 +20,7 @@ use crate::breaker::Breaker;
 use crate::client::{CallError, NotSent};
 use crate::config::UpstreamConfig;
 use crate::detect::{Detected, detect, is_as_met};
-use crate::kind::{CancelBy, Kind};
+use crate::kind::{CancelBy, Freshness, Kind};
 
 /// First wait before an engine that does not answer is asked again; doubles.
 const AGAIN: Duration = Duration::from_millis(250);
@@ -121,8 +121,7 @@ async fn ask(shared: &Arc<Shared>) -> Option<Detected> {
 // contract: C-29
 fn meet(shared: &Arc<Shared>, found: &Detected, is_another: bool) {
     let mut capabilities = found.kind.capabilities();
-    // Of several engines behind one address nobody knows which one a look, or a witness, was at.
-    capabilities.fresh = capabilities.fresh.filter(|_| found.counters && found.engines <= 1);
+    capabilities.fresh = fresh(found);
     let cancel = told(&shared.config, found);
     let named = shared.config.models.first().or_else(|| found.models.first().map(|model| &model.id));
     let model = named.map_or_else(|| "".into(), |id| id.as_str().into());
@@ -154,6 +153,25 @@ fn told(config: &UpstreamConfig, found: &Detected) -> CancelBy {
     }
 }
 
+/// What can be seen of it: nothing, where it shows no counters.
+// contract: C-29
+fn shows(found: &Detected) -> Shows {
+    if !found.counters {
+        return Shows::NOTHING;
+    }
+    let proves_within = match found.kind {
+        // Its record of a run is of that moment.
+        Kind::Kvit => Some(Duration::ZERO),
+        _ => fresh(found).map(|fresh| fresh.counted_within),
+    };
+    Shows { proves_within, ..found.kind.capabilities().shows }
+}
+
+/// How fresh its counters are. Of several engines behind one address nobody knows which one a look, or a witness, was at.
+fn fresh(found: &Detected) -> Option<Freshness> {
+    found.kind.capabilities().fresh.filter(|_| found.counters && found.engines <= 1)
+}
+
 /// What it is said to have before it was met, if its models are named.
 pub(super) fn expected(config: &UpstreamConfig) -> Option<Offer> {
     (!config.models.is_empty()).then(|| offer(config, None, None))
@@ -175,7 +193,7 @@ fn offer(config: &UpstreamConfig, detected: Option<&Detected>, before: Option<&O
     };
     let kind = detected.map(|found| found.kind).or(config.kind).unwrap_or(Kind::OpenAi);
     let slots = config.slots.or(detected.and_then(|found| found.slots)).unwrap_or(kind.capabilities().slots);
-    let make = detected.map(|found| Make { kind: found.kind.name(), cancel: told(config, found).as_str() });
+    let make = detected.map(|found| Make { kind: found.kind.name(), cancel: told(config, found).as_str(), shows: shows(found) });
     Offer { models, slots: Some(slots), forwards: true, make }
 }
 
@@ -186,9 +204,9 @@ async fn is_as_before(shared: &Arc<Shared>, met: &Detected) -> bool {
 }
 
 async fn is_there(shared: &Arc<Shared>) -> bool {
-    // Gateways in front of models ask each of them for tokens when they are asked for their health.
-    let is_engine = shared.capabilities().is_none_or(|met| met.detected.kind != Kind::OpenAi);
-    for path in ["/health", "/v1/models"].into_iter().skip(usize::from(!is_engine)) {
+    // Gateways in front of models ask each of them for tokens when they are asked for their health, and SGLang asks itself for some.
+    let is_free = shared.capabilities().is_none_or(|met| !matches!(met.detected.kind, Kind::OpenAi | Kind::Sglang));
+    for path in ["/health", "/v1/models"].into_iter().skip(usize::from(!is_free)) {
         match shared.client.get(path, shared.limits()).await {
             Ok(answer) if answer.status < 500 && answer.status != 404 => {
                 let _ = answer.whole().await;

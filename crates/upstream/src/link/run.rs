@@ -58,7 +58,7 @@ pub(super) struct Run {
     /// How long it wants to be left alone, where it said that it has too much to do.
     crowded: Option<Duration>,
     /// Whether anything of the request was taken.
-    sent: Sent,
+    sent: Arc<Sent>,
 }
 
 pub(super) async fn run(shared: Arc<Shared>, (submit, epoch): (Submit, u64), mut cancelled: watch::Receiver<Option<Cause>>) {
@@ -78,14 +78,26 @@ pub(super) async fn run(shared: Arc<Shared>, (submit, epoch): (Submit, u64), mut
     let body = shared.aborter().name(run.name, &mut headers, body);
     headers.extend(shared.time_left(&submit.deadlines));
     headers.extend(shared.ear.trace_headers(&submit.attempt));
-    let before = *cancelled.borrow_and_update();
+    let (before, mut told_first) = (*cancelled.borrow_and_update(), false);
     let end = match before {
         Some(cause) => End::Unsent(cause),
-        None => tokio::select! {
-            biased;
-            cause = wanted(&mut cancelled) => End::Cancelled(cause),
-            end = run.call(&path, headers, body) => end,
-        },
+        None => {
+            let (name, sent) = (run.name, run.sent.clone());
+            let mut calling = std::pin::pin!(run.call(&path, headers, body));
+            tokio::select! {
+                biased;
+                cause = wanted(&mut cancelled) => {
+                    let end = if sent.any() && shared.forgets_closed() {
+                        told_first = true;
+                        shared.tell_first(name, tell::asks(&path, &submit.prompt), calling).await
+                    } else {
+                        None
+                    };
+                    if end.is_some_and(|end| end.is_proven()) { End::Overtaken(cause) } else { End::Cancelled(cause) }
+                }
+                end = &mut calling => end,
+            }
+        }
     };
     // contract: C-29. What was given up while there was no connection yet is in nobody's hands.
     let end = match end {
@@ -95,10 +107,10 @@ pub(super) async fn run(shared: Arc<Shared>, (submit, epoch): (Submit, u64), mut
     // Whatever was read is dropped by now, and its connection closed with it.
     if end.is_proven() {
         held(&shared.ledger).ended(number);
-    } else {
+    } else if !told_first {
         shared.tell_engine(run.name, || tell::asks(&path, &submit.prompt), shared.limits());
     }
-    run.end(end, number, epoch);
+    run.end(end, number, epoch, &submit.prompt);
 }
 
 async fn wanted(cancelled: &mut watch::Receiver<Option<Cause>>) -> Cause {
@@ -172,7 +184,7 @@ impl Run {
             pattern: Pattern::default(),
             complaint: None,
             crowded: None,
-            sent: Sent::default(),
+            sent: Arc::default(),
         }
     }
 
@@ -274,7 +286,7 @@ impl Run {
         self.shared.say(Up::Step { step: StepId(0), deltas: vec![delta] });
     }
 
-    fn end(mut self, end: End, number: u64, epoch: u64) {
+    fn end(mut self, end: End, number: u64, epoch: u64, prompt: &Prompt) {
         self.usage.generated = self.usage.generated.max(self.counted);
         let (shared, attempt) = (self.shared.clone(), self.attempt.clone());
         match &end {
@@ -289,13 +301,13 @@ impl Run {
                 shared.wonder();
             }
             // It says nothing of the engine; that one cannot be reached is asked after.
-            End::Cancelled(_) | End::GivenUp(_) | End::Unsent(_) | End::NotSent(_) => {}
+            End::Cancelled(_) | End::Overtaken(_) | End::GivenUp(_) | End::Unsent(_) | End::NotSent(_) => {}
         }
         let (proven, cancelled) = (end.is_proven(), end.cancelled());
         let keeps_record = self.met.take().filter(|met| met.keeps_records());
         let outcome = match end {
             End::Said(outcome) | End::GivenUp(outcome) => outcome,
-            End::Cancelled(cause) => {
+            End::Cancelled(cause) | End::Overtaken(cause) => {
                 // Another kvit says itself that it has it.
                 if keeps_record.is_none() {
                     shared.say(Up::CancelAcknowledged { attempt: attempt.clone(), won: Some(cause) });
@@ -329,7 +341,7 @@ impl Run {
             shared.prove(Left { number, attempt, name: self.name, sent, shown: self.counted, taken: self.taken, cancelled, closed });
         } else {
             // Only now: a verdict that came before somebody could be told of it would be lost, and its slot with it.
-            held(&shared.ledger).closed(number, shared.now());
+            held(&shared.ledger).closed_on_its_way(number, shared.now(), ask::on_its_way(prompt));
             shared.closed.notify_one();
             shared.unwitnessed.notify_one();
         }

@@ -2,7 +2,8 @@
 //! says.
 //!
 //! As SGLang it does what that one's public documentation says of cancels: `/abort_request` ends every request whose id (`rid`) begins with the
-//! text that it is given, or all with `abort_all`, and answers 200 whatever it found.
+//! text that it is given, or all with `abort_all`, and answers 200 whatever it found; and as it was reported of its releases (sglang #35255,
+//! #34894), it forgets the id of a stream that is closed, whether or not it computes on.
 //! As a kvit it keeps no record of any run, unless a test says what it answers to whoever asks for one.
 //!
 //! Invariant: its counters are what it has in its hands: a request whose connection is closed is gone from them, or stays, if it is told to
@@ -48,6 +49,8 @@ pub struct Hands {
     zombies: AtomicUsize,
     /// Requests that came with an id of their own and are computed, whether or not somebody still listens, and what ends each.
     named: Mutex<BTreeMap<String, Arc<Notify>>>,
+    /// Those whose stream was closed, and that are computed on: nobody knows them by their ids any more.
+    forgotten: Mutex<Vec<String>>,
     /// What tells it from another process.
     self_told: Mutex<Told>,
     /// It takes no such requests, and has no cancel by id; as a kvit it says yes to whoever asks for a run that nobody has.
@@ -104,6 +107,7 @@ impl Engine {
             keeps_zombies: AtomicBool::new(false),
             zombies: AtomicUsize::new(0),
             named: Mutex::default(),
+            forgotten: Mutex::default(),
             self_told: Mutex::new(Told {
                 models: vec![MODEL],
                 owner: if kind == Kind::Kvit { "kvit" } else { "somebody" },
@@ -166,7 +170,10 @@ impl Engine {
 
     /// The ids of the requests that it computes.
     pub fn computes(&self) -> Vec<String> {
-        self.hands.named.lock().expect("ids").keys().cloned().collect()
+        let mut all: Vec<String> = self.hands.named.lock().expect("ids").keys().cloned().collect();
+        all.extend(self.hands.forgotten.lock().expect("ids").iter().cloned());
+        all.sort_unstable();
+        all
     }
 
     pub fn running(&self) -> usize {
@@ -309,14 +316,15 @@ async fn connection(mut socket: TcpStream, hands: &Hands, steps: &(impl Fn(usize
                     asked.len() - 1
                 };
                 let counts = Counts::default();
-                let done = tokio::select! {
-                    done = perform(&mut socket, steps(number), &counts) => done,
-                    () = ended.notified() => Ok(()),
+                let (done, told) = tokio::select! {
+                    done = perform(&mut socket, steps(number), &counts) => (done, false),
+                    () = ended.notified() => (Ok(()), true),
                 };
-                if hands.keeps_zombies.load(Ordering::SeqCst) {
-                    hands.zombies.fetch_add(1, Ordering::SeqCst);
-                } else if let Some(rid) = &rid {
+                let goes_on = !told && hands.keeps_zombies.load(Ordering::SeqCst);
+                hands.zombies.fetch_add(usize::from(goes_on), Ordering::SeqCst);
+                if let Some(rid) = &rid {
                     hands.named.lock().expect("ids").remove(rid);
+                    hands.forgotten.lock().expect("ids").extend(goes_on.then(|| rid.clone()));
                 }
                 drop(running);
                 return done;

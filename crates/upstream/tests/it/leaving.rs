@@ -278,6 +278,26 @@ async fn what_was_left_before_it_was_counted_needs_a_witness() {
     }
 }
 
+/// A picture has to be fetched from elsewhere before the engine has the request: that it counts none yet says nothing, until a token was shown.
+// contract: C-29
+#[tokio::test(flavor = "multi_thread")]
+async fn what_names_a_picture_elsewhere_is_proven_gone_only_if_it_had_come() {
+    let picture = json!([{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "https://elsewhere/a.png"}}]}]);
+    for (moment, level) in [(Moment::BeforeHead, "best_effort"), (Moment::MidStream, "observed")] {
+        let engine = Engine::always(Kind::LlamaCpp, steps(moment, true)).await;
+        let stand = before(&engine, of(Kind::LlamaCpp)).await;
+        let mut socket = chat(stand.addr, "r1", true, &json!({"messages": picture})).await;
+        until(|| engine.running() == 1, || "it was not asked".to_owned()).await;
+        if moment == Moment::MidStream {
+            read_until(&mut socket, TOKEN).await;
+        }
+        drop(socket);
+        let run = stand.settled("r1").await;
+        assert_eq!((&run["outcome"]["cause"], &run["guarantee"]), (&json!("client_closed"), &json!(level)), "{run}");
+        stand.nothing_is_left(&[&engine]).await;
+    }
+}
+
 /// vLLM makes a request of each prompt, and each has a name of its own.
 // contract: C-8
 #[tokio::test(flavor = "multi_thread")]

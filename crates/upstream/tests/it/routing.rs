@@ -67,7 +67,7 @@ async fn each_model_of_an_engine_is_served_under_its_own_name() {
 #[tokio::test(flavor = "multi_thread")]
 async fn what_comes_before_an_engine_was_met_waits_and_goes_on_as_it_came() {
     let more = json!({"tools": [{"type": "function", "function": {"name": "f"}}], "guided_choice": ["a"], "logit_bias": {"5": "x"}});
-    for (named, other) in [(true, false), (true, true), (false, false)] {
+    for (named, other) in [(true, false), (true, true), (false, false), (false, true)] {
         let port = std::net::TcpListener::bind("127.0.0.1:0").expect("a port").local_addr().expect("its address");
         let mut config = stand::config(port);
         config.kind = Some(Kind::OpenAi);

@@ -498,13 +498,21 @@ async fn what_was_sent_to_nobody_goes_on_until_somebody_is_there() {
 async fn three_hundred_cancels_in_the_dispatch_window_leave_nothing_running() {
     for slots in [64, 1000] {
         for kind in [Kind::Vllm, Kind::Sglang, Kind::OpenAi] {
-            three_hundred_cancels(kind, slots).await;
+            three_hundred_cancels(kind, slots, false).await;
         }
     }
 }
 
-async fn three_hundred_cancels(kind: Kind, slots: u32) {
+/// One that computes on whatever is closed, and knows nothing of its id then: it has to be told before, and once it has taken the request in.
+// contract: C-8
+#[tokio::test(flavor = "multi_thread")]
+async fn three_hundred_cancels_in_the_dispatch_window_reach_one_that_forgets_ids_with_their_connections() {
+    three_hundred_cancels(Kind::Sglang, 8, true).await;
+}
+
+async fn three_hundred_cancels(kind: Kind, slots: u32, zombies: bool) {
     let engine = Engine::always(kind, vec![Step::UntilClosed]).await;
+    let engine = if zombies { engine.keep_zombies() } else { engine };
     let mut config = stand::config(engine.addr);
     (config.kind, config.slots) = (Some(kind), Some(slots));
     let gateway = GatewayConfig { queue_max: 1000, ..GatewayConfig::default() };
@@ -516,7 +524,7 @@ async fn three_hundred_cancels(kind: Kind, slots: u32) {
             let socket = chat(addr, &id, stream, &json!({})).await;
             // It may not have been read yet.
             while soon(cancel(addr, &id)).await == 404 {
-                tokio::task::yield_now().await;
+                tokio::time::sleep(Duration::from_millis(5)).await;
             }
             read(socket).await
         });
@@ -534,6 +542,7 @@ async fn three_hundred_cancels(kind: Kind, slots: u32) {
     println!("{levels:?}, {} reached the engine", engine.asked());
     let proven = if kind == Kind::Vllm { "\"observed\"" } else { "\"best_effort\"" };
     assert!(levels.keys().all(|level| level == proven || level == "\"confirmed\""), "{levels:?}");
+    assert_eq!(engine.computes(), Vec::<String>::new(), "of {} that reached it", engine.asked());
     stand.nothing_is_left(&[&engine]).await;
 }
 

@@ -84,12 +84,12 @@ for (const choice of ["auto", "required"]) {
 for (const mode of [JSON_SCHEMA, { type: "json_object" }]) {
   const check = async () => {
     const { text, finish } = await bothWays(ASKED_FOR_JSON, { response_format: mode });
+    // What a small model puts into an object without a schema may have no end but that of its tokens.
+    if (mode !== JSON_SCHEMA && !SCRIPTED && finish === "length") return assert.match(text, /^\s*\{/);
     fits(JSON.parse(text), mode === JSON_SCHEMA ? WEATHER : { type: "object" });
     assert.equal(finish, "stop");
   };
-  // What a small model puts into an object without a schema may have no end.
-  const skip = NEEDS_TOOLS || (mode !== JSON_SCHEMA && !SCRIPTED && "only a scripted engine's object is sure to end");
-  does("JSON mode", `${mode.type} in an answer and in a stream`, check, skip);
+  does("JSON mode", `${mode.type} in an answer and in a stream`, check, NEEDS_TOOLS);
 }
 
 does("answer", "what the engine refuses is refused in its own words", async () => {

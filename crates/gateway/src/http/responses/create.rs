@@ -54,7 +54,7 @@ pub(super) async fn create(asking: Asking, body: Body) -> Result<Response, ApiEr
     serving(&asking.calls)?;
     let body = read(&asking.calls, body, 0).await?;
     let mut fields = Fields::parse(&body)?;
-    let model = fields::model(&mut fields, &asking.calls.models())?;
+    let model = fields::model(&mut fields, &asking.calls.named())?;
     let tools = tools::take(&mut fields, &asking.calls.config)?;
     let forwards = asking.calls.forwards(&model);
     let request = parse(fields, retention(&asking.calls), forwards)?;

@@ -164,8 +164,15 @@ async fn a_run_waits_for_a_worker_and_leaving_costs_nothing() {
     assert_eq!(read_reply(&mut first).await.status, 200);
     assert!(stand.worker[0].try_next().is_none() && stand.worker[1].try_next().is_none());
     assert_eq!(get(stand.addr, "/health/ready").await.status, 200);
+    // The other worker may have another model, until it is met.
+    let mut waits = request(&stand, "waits", r#","model":"other""#).await;
+    assert_eq!((&stand.run("waits")["state"], &stand.run("waits")["attempt"]), (&"queued".into(), &0.into()));
+    stand.worker[0].come("a").await;
+    let waited = read_reply(&mut waits).await;
     let other = ask(stand.addr, "POST", "/v1/completions", "", r#"{"prompt":"x","model":"other"}"#).await;
-    assert_eq!((other.error().0, other.error().3), (404, "model_not_found".into()));
+    for refused in [waited, other] {
+        assert_eq!((refused.error().0, refused.error().3), (404, "model_not_found".into()));
+    }
 }
 
 // contract: C-22 C-28

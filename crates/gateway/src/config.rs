@@ -129,6 +129,8 @@ pub struct GatewayConfig {
     pub alerts: observe::AlertRules,
     /// What work costs.
     pub prices: observe::Prices,
+    /// The GPUs of this machine, whose memory and load are shown beside the process's own; `None` where there is no driver.
+    pub gpus: Option<Arc<gpu::Gpus>>,
 }
 
 /// Effects, declared tools and webhooks.
@@ -273,6 +275,7 @@ impl Default for GatewayConfig {
             otlp: OtlpConfig::default(),
             alerts: observe::AlertRules::default(),
             prices: observe::Prices::default(),
+            gpus: None,
             on_disconnect: OnDisconnect::Cancel,
             on_disconnect_chat: None,
             on_disconnect_completions: None,

@@ -2,7 +2,7 @@
 //!
 //! Invariant: counted where it lies, at the moment of asking; nothing is remembered here.
 
-use observe::{Holdings, Process, StoreHoldings};
+use observe::{Gpu, Holdings, Process, StoreHoldings};
 
 use crate::calls::Calls;
 
@@ -19,7 +19,19 @@ pub(crate) fn holdings(calls: &Calls) -> Holdings {
         followed: keeper.hub.len() as u64,
         late: keeper.late.load(std::sync::atomic::Ordering::Relaxed),
     });
-    Holdings { calls: live as u64, questions: questions as u64, store, tasks: tasks as u64, process: process() }
+    Holdings { calls: live as u64, questions: questions as u64, store, tasks: tasks as u64, process: process(), gpus: gpus(calls) }
+}
+
+/// None where there is no driver. What one process holds on several GPUs is told of each.
+fn gpus(calls: &Calls) -> Vec<Gpu> {
+    let looks = calls.config.gpus.as_ref().map(|gpus| gpus.looks()).unwrap_or_default();
+    let gpu = |look: gpu::Look| Gpu {
+        index: look.index,
+        memory: look.memory.map(|memory| (memory.used, memory.total)),
+        computing: look.processes.iter().map(|process| process.used).sum(),
+        busy: look.busy,
+    };
+    looks.into_iter().map(gpu).collect()
 }
 
 /// `None` where the system has no such files, or shows one without the lines that are looked for.

@@ -8,7 +8,7 @@
 use crate::exposition::Text;
 
 /// What a gateway's process holds now.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[derive(Clone, PartialEq, Debug, Default)]
 pub struct Holdings {
     /// Runs in the call table.
     pub calls: u64,
@@ -20,6 +20,21 @@ pub struct Holdings {
     pub tasks: u64,
     /// What the system says of the process. `None` where it says nothing.
     pub process: Option<Process>,
+    /// What the driver says of the GPUs of this machine; none where there is no driver.
+    pub gpus: Vec<Gpu>,
+}
+
+/// What the driver says of one GPU: memory as the device has it, whoever holds it, which says nothing of whose a block is.
+#[derive(Clone, PartialEq, Debug, Default)]
+pub struct Gpu {
+    /// Its number, as `nvidia-smi` counts.
+    pub index: u32,
+    /// Bytes that are allocated on it, by anybody, and all of them. `None` where the driver does not tell.
+    pub memory: Option<(u64, u64)>,
+    /// Bytes that the processes hold which compute on it, as far as the driver tells.
+    pub computing: Option<u64>,
+    /// Part of the driver's last period in which anything was computed on it, 0 to 1.
+    pub busy: Option<f64>,
 }
 
 /// What waits for the run store, and for news from it.
@@ -63,8 +78,28 @@ pub(crate) fn expose(text: &mut Text, holdings: &Holdings) {
     let mut gauge = |name, help, value| {
         text.gauge(name, help).sample(&[], value);
     };
-    let Some(process) = holdings.process else { return };
-    gauge("process_resident_memory_bytes", "Resident memory size in bytes.", process.resident_bytes);
-    gauge("process_open_fds", "Number of open file descriptors.", process.open_fds);
-    gauge("process_threads", "Number of threads.", process.threads);
+    if let Some(process) = holdings.process {
+        gauge("process_resident_memory_bytes", "Resident memory size in bytes.", process.resident_bytes);
+        gauge("process_open_fds", "Number of open file descriptors.", process.open_fds);
+        gauge("process_threads", "Number of threads.", process.threads);
+    }
+    expose_gpus(text, &holdings.gpus);
+}
+
+fn expose_gpus(text: &mut Text, gpus: &[Gpu]) {
+    let mut gauge = |name, help, of: &dyn Fn(&Gpu) -> Option<f64>| {
+        let told: Vec<_> = gpus.iter().filter_map(|gpu| Some((gpu.index.to_string(), of(gpu)?))).collect();
+        if told.is_empty() {
+            return;
+        }
+        let mut family = text.gauge(name, help);
+        told.iter().for_each(|(index, value)| family.fraction(&[("gpu", index)], *value));
+    };
+    let used = "Bytes that are allocated on a GPU of this machine, by anybody, as its driver says (NVML).";
+    gauge("kvit_gpu_memory_used_bytes", used, &|gpu| gpu.memory.map(|(used, _)| used as f64));
+    gauge("kvit_gpu_memory_total_bytes", "Bytes of memory that the GPU has.", &|gpu| gpu.memory.map(|(_, total)| total as f64));
+    let computing = "Bytes that the processes hold which compute on the GPU.";
+    gauge("kvit_gpu_processes_memory_bytes", computing, &|gpu| gpu.computing.map(|bytes| bytes as f64));
+    let busy = "Part of the driver's last period, up to a second, in which anything was computed on the GPU, by anybody.";
+    gauge("kvit_gpu_busy_ratio", busy, &|gpu| gpu.busy);
 }

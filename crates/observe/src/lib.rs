@@ -35,7 +35,7 @@ pub use evicted::Recall;
 pub use exported::Exported;
 pub use exposition::Format;
 pub use fold::AttemptKnown;
-pub use holdings::{Holdings, Process, StoreHoldings};
+pub use holdings::{Gpu, Holdings, Process, StoreHoldings};
 pub use journal::{ByRun, Journal, Limits};
 pub use metrics::{Scrape, WorkerScrape};
 pub use outside::Outside;

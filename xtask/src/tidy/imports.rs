@@ -12,7 +12,7 @@ const MAY_DEPEND: &[(&str, &[&str])] = &[
     ("protocol", &["lifecycle"]),
     ("worker", &["lifecycle", "kv", "engine", "model", "observe", "protocol"]),
     ("store", &["lifecycle"]),
-    ("gateway", &["lifecycle", "observe", "protocol", "store"]),
+    ("gateway", &["lifecycle", "observe", "protocol", "store", "gpu"]),
     ("upstream", &["lifecycle", "observe", "gateway"]),
     // It judges from outside: nothing that it judges can be seen from it.
     ("verify", &["lifecycle", "observe", "protocol", "gpu"]),

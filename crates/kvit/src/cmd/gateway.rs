@@ -41,7 +41,7 @@ pub fn run(config: &ServeConfig) -> Result<(), Failure> {
         let store = stored::open(config, &who.name).await?;
         // What kvit's workers say is heard by all threads.
         let connection_threads = if config.upstream.each().is_empty() { 0 } else { config.connection_threads };
-        let mut front = GatewayConfig { connection_threads, ..settings::gateway(config) };
+        let mut front = GatewayConfig { connection_threads, gpus: settings::gpus(config)?, ..settings::gateway(config) };
         front.otlp.headers = settings::otlp_headers(config)?;
         let gateway = Gateway::keeping(front, links, journal.clone(), (who.incarnation, &who.name), store);
         serve(&gateway, listener).await

@@ -35,6 +35,7 @@ pub fn run(config: &ServeConfig, cache: Option<PathBuf>) -> Result<(), Failure> 
     let listener = bind(config)?;
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     let mut front = settings::gateway(config);
+    front.gpus = settings::gpus(config)?;
     front.otlp.headers = settings::otlp_headers(config)?;
     let store = runtime.block_on(stored::open(config, NAME))?;
     let path = model_file::resolve(config.model.get(), &Cache::locate(cache)?)?;

@@ -1,10 +1,12 @@
 //! Options into the parts' own settings. Nothing is chosen here but where an option goes.
 
+use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::{Context, ensure};
+use anyhow::{Context, bail, ensure};
 use engine::EngineConfig;
 use gateway::{GatewayConfig, KeepConfig, MomentsConfig, OtlpConfig, OtlpHeaders, OutsideConfig, WireConfig};
+use gpu::Gpus;
 use lifecycle::Incarnation;
 use lifecycle::session::SessionConfig;
 use model::cpu::CpuOptions;
@@ -201,6 +203,19 @@ fn engine(config: &ServeConfig, model: &str) -> EngineConfig {
         tombstones: config.tombstones,
         in_flight: config.in_flight,
         deadline_check_percent: config.deadline_check_percent,
+    }
+}
+
+/// The GPUs of this machine. Without a driver there are none, unless its library was named.
+///
+/// # Errors
+/// The named library cannot be opened.
+pub fn gpus(config: &ServeConfig) -> anyhow::Result<Option<Arc<Gpus>>> {
+    let named = config.nvml.get();
+    match Gpus::open(named) {
+        Ok(gpus) => Ok(Some(Arc::new(gpus))),
+        Err(_) if named.is_none() => Ok(None),
+        Err(why) => bail!("nvml: {why}"),
     }
 }
 

@@ -96,6 +96,7 @@ const LISTS: [(&[Reader], &[&str]); 5] = [
             "alert_cancel_ms",
             "alert_unacknowledged_ms",
             "alert_orphaned_ms",
+            "nvml",
             "price_device_hour",
             "price_million_tokens",
             "otlp_endpoint",

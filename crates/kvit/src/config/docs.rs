@@ -12,6 +12,7 @@ fn told_default(option: &OptionDoc) -> Option<&'static str> {
         "model" => Some("the cached model"),
         "name" => Some("`worker` or `gateway`"),
         "worker" | "upstream" | "tool_urls" | "store_key_file" | "otlp_headers_file" => Some("none"),
+        "nvml" => Some("by its usual name"),
         "store" => Some("`NAME.db` in the state folder"),
         "on_disconnect_chat" | "on_disconnect_completions" | "on_disconnect_responses" => Some("empty"),
         _ => None,

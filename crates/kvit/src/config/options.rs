@@ -309,6 +309,8 @@ options! {
         "`KvitUnacknowledgedCancels` fires if a cancel is not confirmed for longer than this. Below `lease_ms`, whose end makes the cancels of a lost worker moot.";
     alert_orphaned_ms: u64, "MILLISECONDS" = 30_000,
         "`KvitOrphansNotReaped` fires if attempts that no gateway claims are not ended for longer than this.";
+    nvml: ModelPath, "FILE" = ModelPath::default(),
+        "The management library of NVIDIA's driver, whose word on this machine's GPUs stands in the metrics. One that is named has to be there.";
     price_device_hour: Amount, "MONEY" = Amount::of(0),
         "What an hour of the device costs, for the cost of an answer; 0 if it is not to be said.";
     price_million_tokens: Amount, "MONEY" = Amount::of(0),

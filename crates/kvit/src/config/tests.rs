@@ -87,7 +87,9 @@ fn values_out_of_range_are_refused_by_name() {
 fn defaults_hold_and_every_option_reads_its_own_default() {
     let defaults = load(ServeFlags::default(), &[], None).unwrap();
     let mut flags = ServeFlags::default();
-    for option in OPTIONS.iter().filter(|o| !["model", "name", "worker", "store", "store_key_file", "otlp_headers_file"].contains(&o.key)) {
+    for option in
+        OPTIONS.iter().filter(|o| !["model", "name", "worker", "store", "store_key_file", "otlp_headers_file", "nvml"].contains(&o.key))
+    {
         let default = (option.default)();
         flags.set(option.key, &default).unwrap().unwrap_or_else(|why| panic!("{}: {why}", option.key));
     }

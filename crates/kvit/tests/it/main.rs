@@ -15,6 +15,7 @@ mod evicted;
 mod faults;
 mod gateway;
 mod gateways;
+mod gpus;
 mod grace;
 mod grpc;
 mod grpc_client;

@@ -5,7 +5,7 @@ use std::fmt::Write;
 
 use lifecycle::message::{AttemptCut, Snapshot};
 use lifecycle::{AttemptId, Incarnation};
-use observe::{Exported, Format, Holdings, Outside, Process, Scrape, StoreHoldings, WorkerScrape};
+use observe::{Exported, Format, Gpu, Holdings, Outside, Process, Scrape, StoreHoldings, WorkerScrape};
 
 use crate::story::*;
 
@@ -18,7 +18,9 @@ fn whole() -> String {
     let cut = AttemptCut { attempt: AttemptId { key: key("r"), attempt: 1 }, state: "decoding", blocks: 1 };
     let account = Snapshot { total: 1, active: 1, running: 1, attempts: vec![cut], ..Snapshot::default() };
     let worker = |name, snapshot, slots| WorkerScrape { name, snapshot, takes_runs: true, runs: 0, slots };
-    let holdings = Holdings { store: Some(StoreHoldings::default()), process: Some(Process::default()), ..Holdings::default() };
+    let gpu = Gpu { index: 0, memory: Some((1, 2)), computing: Some(1), busy: Some(0.5) };
+    let (store, process) = (Some(StoreHoldings::default()), Some(Process::default()));
+    let holdings = Holdings { store, process, gpus: vec![gpu], ..Holdings::default() };
     journal.metrics(&Scrape {
         version: "0",
         incarnation: Incarnation(7),

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use lifecycle::event::{Event, Record};
 use lifecycle::message::{Held, Receipt, Snapshot};
 use lifecycle::{Cause, Incarnation, StepId, Time};
-use observe::{Format, Holdings, Journal, Process, Scrape, WorkerScrape};
+use observe::{Format, Gpu, Holdings, Journal, Process, Scrape, WorkerScrape};
 
 use crate::story::*;
 
@@ -258,8 +258,11 @@ fn what_is_held_is_shown_by_kind_and_the_journal_with_its_limits() {
             format: Format::Text,
         }))
     };
+    let gpu = Gpu { index: 0, memory: Some((3 << 30, 8 << 30)), computing: Some(2 << 30), busy: Some(0.25) };
+    // One that is cut into instances says little.
+    let silent = Gpu { index: 1, ..Gpu::default() };
     let process = Some(Process { resident_bytes: 5 << 20, open_fds: 12, threads: 6 });
-    let samples = page(&Holdings { calls: 3, questions: 1, tasks: 9, process, store: None });
+    let samples = page(&Holdings { calls: 3, questions: 1, tasks: 9, process, store: None, gpus: vec![gpu, silent] });
     let expected = [
         ("kvit_worker_held{kind=\"attempts\"}", 1.0),
         ("kvit_worker_held{kind=\"owners\"}", 2.0),
@@ -276,11 +279,17 @@ fn what_is_held_is_shown_by_kind_and_the_journal_with_its_limits() {
         ("process_resident_memory_bytes", 5_242_880.0),
         ("process_open_fds", 12.0),
         ("process_threads", 6.0),
+        ("kvit_gpu_memory_used_bytes{gpu=\"0\"}", 3_221_225_472.0),
+        ("kvit_gpu_memory_total_bytes{gpu=\"0\"}", 8_589_934_592.0),
+        ("kvit_gpu_processes_memory_bytes{gpu=\"0\"}", 2_147_483_648.0),
+        ("kvit_gpu_busy_ratio{gpu=\"0\"}", 0.25),
         ("kvit_journal_runs", 1.0),
     ];
     for (series, value) in expected {
         assert_eq!(samples.get(series), Some(&value), "{series}");
     }
     assert!(samples["kvit_journal_records"] > 1.0 && samples["kvit_journal_records"] <= samples["kvit_journal_records_max"]);
-    assert!(!page(&Holdings::default()).contains_key("process_open_fds"));
+    assert!(!samples.keys().any(|series| series.contains("gpu=\"1\"")), "what is not told is left out");
+    let bare = page(&Holdings::default());
+    assert!(!bare.contains_key("process_open_fds") && !bare.keys().any(|series| series.starts_with("kvit_gpu")));
 }

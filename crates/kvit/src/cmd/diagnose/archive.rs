@@ -17,7 +17,9 @@ pub fn tar_gz(folder: &str, files: &[(String, String)]) -> std::io::Result<Vec<u
         let mut header = tar::Header::new_ustar();
         header.set_size(text.len() as u64);
         header.set_mode(0o644);
-        (header.set_uid(0), header.set_gid(0), header.set_mtime(0));
+        header.set_uid(0);
+        header.set_gid(0);
+        header.set_mtime(0);
         all.append_data(&mut header, format!("{folder}/{name}"), text.as_bytes())?;
     }
     let mut gzip = all.into_inner()?;

@@ -178,8 +178,12 @@ impl Calls {
 
     /// What a request may name.
     pub(crate) fn named(&self) -> Models {
+        let engines = self.links.iter().filter(|link| link.journals == Journals::Nowhere).count();
         let table = self.lock();
-        Models { known: table.workers.models().into_iter().cloned().collect(), may_be_others: table.workers.may_have_others() }
+        let known: Vec<ModelInfo> = table.workers.models().into_iter().cloned().collect();
+        // Whose a request is that names an unknown model, so that it is read as one or goes on as it came, is known where all are of one sort.
+        let is_one_sort = engines == 0 || engines == self.links.len();
+        Models { may_be_others: known.is_empty() || (is_one_sort && table.workers.may_have_others()), known }
     }
 
     /// Whether requests for this model go on as they come.

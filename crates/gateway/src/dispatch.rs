@@ -117,6 +117,14 @@ pub(crate) enum Closed {
     NoStore,
 }
 
+/// Whether all places are taken.
+struct Full {
+    /// In the call table.
+    calls: bool,
+    /// In the queue.
+    queue: bool,
+}
+
 /// A fresh id, ordered by time.
 pub(crate) fn fresh_id() -> RunId {
     let id = uuid::Uuid::now_v7().to_string();
@@ -156,6 +164,12 @@ impl Calls {
     /// Whether a further run of this tenant would be turned away: there is no place left, or none of those that one tenant may have.
     // contract: C-30
     pub(crate) fn has_no_room(&self, table: &Table, tenant: &Tenant) -> bool {
+        let full = self.full(table, tenant);
+        full.calls || full.queue
+    }
+
+    /// Which places are all taken, for a further run of this tenant.
+    fn full(&self, table: &Table, tenant: &Tenant) -> Full {
         let (mut all, mut theirs) = ((0, 0), (0, 0));
         for entry in table.entries.values() {
             let queued = usize::from(Calls::is_in_queue(table, entry));
@@ -164,10 +178,10 @@ impl Calls {
                 theirs = (theirs.0 + 1, theirs.1 + queued);
             }
         }
-        let is_full = |(calls, queued): (usize, usize), calls_max: usize, queue_max: usize| calls >= calls_max || queued >= queue_max;
-        let (calls_max, queue_max) = (self.config.calls_max, self.config.queue_max);
+        let is_shared = self.config.keys.have_several_tenants();
         let part = |max: usize| max.saturating_mul(self.config.tenant_percent as usize).div_ceil(100);
-        is_full(all, calls_max, queue_max) || (self.config.keys.have_several_tenants() && is_full(theirs, part(calls_max), part(queue_max)))
+        let is_full = |all: usize, theirs: usize, max: usize| all >= max || (is_shared && theirs >= part(max));
+        Full { calls: is_full(all.0, theirs.0, self.config.calls_max), queue: is_full(all.1, theirs.1, self.config.queue_max) }
     }
 
     /// Whether it waits: here, or at a worker of kvit that has not answered yet. An engine that others wrote has a slot for each that it is sent,
@@ -246,17 +260,19 @@ impl Calls {
 
     /// Puts a run into the table, with a worker if there is one for it.
     fn begin(&self, mut table: MutexGuard<'_, Table>, mut entry: Entry) {
-        if self.has_no_room(&table, &entry.key.tenant) {
+        let full = self.full(&table, &entry.key.tenant);
+        let loads = table.loads();
+        let place = table.choose(&entry.need(), self.config.affinity_load_percent, &loads);
+        // An engine that others wrote has a slot for each that it is sent. Whoever gets one waits nowhere, however many wait for others.
+        let is_slot = |worker| table.workers.get(worker).is_some_and(|known| known.offer.forwards);
+        let waits = place.as_ref().is_none_or(|place| !is_slot(place.worker));
+        if full.calls || (full.queue && waits) {
             self.want(&mut entry, Cause::QueueFull);
+        } else if let Some(place) = place {
+            table.shares.placed(&entry.key.tenant);
+            self.act(&mut entry, |dispatch, now| dispatch.place(place, now));
         } else {
-            let loads = table.loads();
-            match table.choose(&entry.need(), self.config.affinity_load_percent, &loads) {
-                Some(place) => {
-                    table.shares.placed(&entry.key.tenant);
-                    self.act(&mut entry, |dispatch, now| dispatch.place(place, now));
-                }
-                None => tracing::info!(run = %entry.key.run, "waits: no worker is here for it"),
-            }
+            tracing::info!(run = %entry.key.run, "waits: no worker is here for it");
         }
         let key = entry.key.clone();
         table.insert(entry);

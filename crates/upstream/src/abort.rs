@@ -59,14 +59,26 @@ pub(crate) fn nobodys() -> String {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Asks {
     /// `/v1/chat/completions`.
-    Chat,
-    /// `/v1/completions`, for so many prompts.
+    Chat {
+        /// Answers.
+        n: u32,
+    },
+    /// `/v1/completions`.
     Completions {
-        /// How many.
+        /// How many of them in one request.
         prompts: u32,
+        /// Answers to each.
+        n: u32,
     },
     /// Anything else.
     Other,
+}
+
+impl Asks {
+    /// Whether it is one request to every engine.
+    fn is_one(self) -> bool {
+        matches!(self, Asks::Chat { n: 0 | 1 } | Asks::Completions { prompts: 1, n: 0 | 1 })
+    }
 }
 
 /// What came of a cancel by id. None of it says that the request is gone.
@@ -74,7 +86,7 @@ pub enum Asks {
 pub enum Told {
     /// The engine answered with success.
     Taken,
-    /// It has no such endpoint, or it is not enabled there. It is not asked again.
+    /// It has no such endpoint, or it is not enabled there. It is not asked again; nor is one that refuses kvit's key (401, 403).
     NotThere,
     /// This kind, or what was asked for, has no cancel by id, or the configuration wants none.
     NoId,
@@ -104,15 +116,16 @@ impl Aborter {
         is_told && self.kind.has_cancel_by_id() && !self.missing.load(Ordering::Relaxed)
     }
 
-    /// Gives a request its name: in a header, and for SGLang in its body, where the last of two fields of one name counts.
-    pub fn name(&self, name: RequestName, headers: &mut HeaderMap, body: Bytes) -> Bytes {
+    /// Gives a request its name: in a header, and for SGLang in its body, where the last of two fields of one name counts. Of a request that is
+    /// more than one to it (several prompts, answers or inputs) SGLang makes names of its own, or refuses a single one: such a one gets none.
+    pub fn name(&self, name: RequestName, headers: &mut HeaderMap, body: Bytes, asks: impl FnOnce() -> Asks) -> Bytes {
         if let Ok(value) = HeaderValue::from_str(&name.to_string()) {
             headers.insert(X_REQUEST_ID, value);
         }
         if self.kind == Kind::Kvit {
             headers.extend([ON_DISCONNECT]);
         }
-        if self.kind == Kind::Sglang { with_field(body, "rid", &name.to_string()) } else { body }
+        if self.kind == Kind::Sglang && asks().is_one() { with_field(body, "rid", &name.to_string()) } else { body }
     }
 
     /// What is sent: the path and the body. A kvit's answer is read, so it is asked elsewhere.
@@ -121,12 +134,12 @@ impl Aborter {
             return None;
         }
         match (self.kind, asks) {
-            (Kind::Vllm, Asks::Chat) => Some((VLLM_PATH, format!(r#"{{"request_ids":["chatcmpl-{name}"]}}"#))),
-            (Kind::Vllm, Asks::Completions { prompts }) if (1..=PROMPTS_MAX).contains(&prompts) => {
+            (Kind::Vllm, Asks::Chat { .. }) => Some((VLLM_PATH, format!(r#"{{"request_ids":["chatcmpl-{name}"]}}"#))),
+            (Kind::Vllm, Asks::Completions { prompts, .. }) if (1..=PROMPTS_MAX).contains(&prompts) => {
                 let ids: Vec<_> = (0..prompts).map(|i| format!(r#""cmpl-{name}-{i}""#)).collect();
                 Some((VLLM_PATH, format!(r#"{{"request_ids":[{}]}}"#, ids.join(","))))
             }
-            (Kind::Sglang, _) => Some(("/abort_request", format!(r#"{{"rid":"{name}"}}"#))),
+            (Kind::Sglang, asks) if asks.is_one() => Some(("/abort_request", format!(r#"{{"rid":"{name}"}}"#))),
             _ => None,
         }
     }
@@ -151,6 +164,11 @@ impl Aborter {
             404 | 405 | 501 => {
                 self.missing.store(true, Ordering::Relaxed);
                 Told::NotThere
+            }
+            // SGLang takes it from its administrator only, where it has one.
+            401 | 403 => {
+                self.missing.store(true, Ordering::Relaxed);
+                Told::Refused(status)
             }
             other => Told::Refused(other),
         }
@@ -184,15 +202,21 @@ mod tests {
     fn what_each_engine_is_sent() {
         let id = "0000000000000000000000000123abcd";
         let vllm = by_id(Kind::Vllm);
-        assert_eq!(vllm.request(NAME, Asks::Chat), Some((VLLM_PATH, format!(r#"{{"request_ids":["chatcmpl-{id}"]}}"#))));
+        assert_eq!(vllm.request(NAME, Asks::Chat { n: 2 }), Some((VLLM_PATH, format!(r#"{{"request_ids":["chatcmpl-{id}"]}}"#))));
         let two = format!(r#"{{"request_ids":["cmpl-{id}-0","cmpl-{id}-1"]}}"#);
-        assert_eq!(vllm.request(NAME, Asks::Completions { prompts: 2 }), Some((VLLM_PATH, two)));
-        assert_eq!(vllm.request(NAME, Asks::Completions { prompts: 5000 }), None);
+        assert_eq!(vllm.request(NAME, Asks::Completions { prompts: 2, n: 1 }), Some((VLLM_PATH, two)));
+        assert_eq!(vllm.request(NAME, Asks::Completions { prompts: 5000, n: 1 }), None);
         assert_eq!(vllm.request(NAME, Asks::Other), None);
         let sglang = by_id(Kind::Sglang);
-        assert_eq!(sglang.request(NAME, Asks::Other), Some(("/abort_request", format!(r#"{{"rid":"{id}"}}"#))));
+        for one in [Asks::Chat { n: 1 }, Asks::Completions { prompts: 1, n: 1 }] {
+            assert_eq!(sglang.request(NAME, one), Some(("/abort_request", format!(r#"{{"rid":"{id}"}}"#))));
+        }
+        let several = [Asks::Chat { n: 2 }, Asks::Completions { prompts: 2, n: 1 }, Asks::Completions { prompts: 1, n: 2 }, Asks::Other];
+        for several in several {
+            assert_eq!(sglang.request(NAME, several), None);
+        }
         for kind in [Kind::Kvit, Kind::LlamaCpp, Kind::OpenAi] {
-            assert_eq!(by_id(kind).request(NAME, Asks::Chat), None);
+            assert_eq!(by_id(kind).request(NAME, Asks::Chat { n: 1 }), None);
         }
     }
 
@@ -200,7 +224,7 @@ mod tests {
     fn whoever_is_to_be_told_by_closing_alone_or_not_at_all_is_sent_nothing() {
         for (kind, by) in [(Kind::Vllm, CancelBy::Close), (Kind::Sglang, CancelBy::Close), (Kind::Sglang, CancelBy::Nothing)] {
             let aborter = Aborter::new(kind, by);
-            assert!(!aborter.enabled() && aborter.request(NAME, Asks::Chat).is_none(), "{kind} {by:?}");
+            assert!(!aborter.enabled() && aborter.request(NAME, Asks::Chat { n: 1 }).is_none(), "{kind} {by:?}");
         }
     }
 
@@ -210,7 +234,7 @@ mod tests {
         assert_eq!((vllm.heard(200), vllm.heard(503)), (Told::Taken, Told::Refused(503)));
         assert!(vllm.enabled());
         assert_eq!(vllm.heard(404), Told::NotThere);
-        assert!(!vllm.enabled() && vllm.request(NAME, Asks::Chat).is_none());
+        assert!(!vllm.enabled() && vllm.request(NAME, Asks::Chat { n: 1 }).is_none());
     }
 
     // An engine that matches by beginning must not hit a neighbour.
@@ -233,13 +257,14 @@ mod tests {
             ("}", "}"),
             ("", ""),
         ] {
-            let named = sglang.name(NAME, &mut headers, Bytes::from(body));
+            let named = sglang.name(NAME, &mut headers, Bytes::from(body), || Asks::Chat { n: 1 });
             assert_eq!(named, expect.replace('N', &NAME.to_string()), "{body}");
         }
         assert_eq!(headers[X_REQUEST_ID], NAME.to_string());
-        assert_eq!(by_id(Kind::Vllm).name(NAME, &mut headers, Bytes::from("{}")), "{}");
+        assert_eq!(sglang.name(NAME, &mut headers, Bytes::from("{}"), || Asks::Other), "{}");
+        assert_eq!(by_id(Kind::Vllm).name(NAME, &mut headers, Bytes::from("{}"), || Asks::Chat { n: 1 }), "{}");
         assert!(!headers.contains_key("x-on-disconnect"));
-        assert_eq!(by_id(Kind::Kvit).name(NAME, &mut headers, Bytes::from("{}")), "{}");
+        assert_eq!(by_id(Kind::Kvit).name(NAME, &mut headers, Bytes::from("{}"), || Asks::Chat { n: 1 }), "{}");
         assert!(headers[X_REQUEST_ID] == NAME.to_string() && headers["x-on-disconnect"] == "cancel");
         let id = "0000000000000000000000000123abcd";
         assert_eq!(NAME.cancel(Some(Duration::from_secs(1))), format!("/v1/runs/{id}/cancel?wait_ms=1000"));

@@ -84,8 +84,13 @@ impl Sent {
 
     /// Whether one was. While that is not so, nobody can have got anything of it.
     pub fn any(&self) -> bool {
+        self.taken() > 0
+    }
+
+    /// Bytes of it that were taken, its head among them.
+    pub fn taken(&self) -> u64 {
         let on = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        on.as_ref().is_some_and(|(meter, before)| meter.taken() > *before)
+        on.as_ref().map_or(0, |(meter, before)| meter.taken().saturating_sub(*before))
     }
 }
 

@@ -107,6 +107,9 @@ pub struct UpstreamConfig {
     pub idle_keep: Duration,
     /// How long its proof is looked for after a cancel, from the first look that can prove it; then its level is `best_effort`. Default 10 s.
     pub observe_for: Duration,
+    /// How long a request that was left stays open at most while its engine is told of it by id, where that one forgets ids with their
+    /// connections. Default 2 s: several times what such an engine needs to take a request in.
+    pub hold: Duration,
     /// Whether an engine whose counters need it is asked for two tokens by which a step is seen to be over. Default yes.
     pub witness: bool,
     /// Time between two looks meanwhile, if the kind allows that. Default 100 ms.
@@ -152,6 +155,7 @@ impl UpstreamConfig {
             idle_connections_max: 64,
             idle_keep: Duration::from_secs(4),
             observe_for: Duration::from_secs(10),
+            hold: Duration::from_secs(2),
             witness: true,
             observe_every: Duration::from_millis(100),
         })

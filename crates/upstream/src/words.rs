@@ -170,6 +170,12 @@ pub const WORDS: &[Word] = &[
         set: |config, value| span(value).map(|time| config.observe_for = time),
     },
     Word {
+        name: "hold_ms",
+        default: "2000",
+        about: "How long a request that was left stays open at most while its engine is told of it by its id, where that one forgets ids with their connections (`sglang`). Its caller waits for nothing of that.",
+        set: |config, value| span(value).map(|time| config.hold = time),
+    },
+    Word {
         name: "witness",
         default: "yes",
         about: "`yes` or `no`: whether `vllm` is asked for two tokens, and no more at once, where a request was left before it showed any and no caller's own later request shows that a step of the engine is over. Without it such a cancel is `best_effort` on an engine that rests.",
@@ -321,7 +327,7 @@ mod tests {
             assert_eq!(format!("{config:?}"), format!("{plain:?}"), "{}", word.name);
             seen += 1;
         }
-        assert_eq!(seen, 16);
+        assert_eq!(seen, 17);
     }
 
     // contract: C-30

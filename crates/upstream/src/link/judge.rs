@@ -23,8 +23,6 @@ pub(super) enum End {
     Said(Outcome),
     /// It was given up, for this cause.
     Cancelled(Cause),
-    /// The same, and it came to its own end while the engine was being told of it.
-    Overtaken(Cause),
     /// The same, before a byte of it was taken.
     Unsent(Cause),
     /// It was told as given up by somebody behind the URL, where nobody here had asked for that: a hop, or another kvit. That is no failure, and
@@ -53,7 +51,7 @@ impl End {
     pub(super) fn is_proven(&self) -> bool {
         match self {
             End::Said(outcome) => outcome.cause != Cause::UpstreamError,
-            End::Overtaken(_) | End::Unsent(_) | End::NotSent(_) | End::Unwelcome(_) => true,
+            End::Unsent(_) | End::NotSent(_) | End::Unwelcome(_) => true,
             End::Cancelled(_) | End::GivenUp(_) | End::Lost(_) => false,
         }
     }

@@ -20,7 +20,7 @@ use crate::{sse, whole};
 const CHOICES_MAX: usize = 4096;
 
 impl Run {
-    pub(super) async fn events(&mut self, mut answer: Answer) -> Result<(), Reason> {
+    pub(super) async fn events(&mut self, answer: &mut Answer) -> Result<(), Reason> {
         let config = &self.shared.config;
         let mut scanner = Scanner::new(config.line_bytes_max, config.event_bytes_max);
         let mut events: Vec<Event> = Vec::new();
@@ -62,9 +62,6 @@ impl Run {
         // Half an event is no event, and the error that follows it must be one.
         if self.forwarded && self.done && !rest.is_empty() {
             self.pass(0, Piece::Tail(rest));
-        }
-        if self.done {
-            self.shared.let_end(answer);
         }
         Ok(())
     }
@@ -178,7 +175,7 @@ impl Run {
     }
 
     /// An answer that is no stream: as it comes, and what it says when it is whole.
-    pub(super) async fn body(&mut self, mut answer: Answer) -> Result<(), Reason> {
+    pub(super) async fn body(&mut self, answer: &mut Answer) -> Result<(), Reason> {
         let mut whole = Vec::new();
         let mut last: Option<Bytes> = None;
         while let Some(piece) = answer.next().await.map_err(|e| judge::broken_off(&e))? {

@@ -7,7 +7,6 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use bytes::Bytes;
 use gateway::Reason;
 use http::{HeaderMap, HeaderName, HeaderValue};
 use lifecycle::message::{DeadlineLeft, Delta, Piece, Prompt, Receipt, Submit, Up, Usage};
@@ -16,6 +15,7 @@ use tokio::sync::watch;
 
 use super::judge::End;
 use super::proof::Left;
+use super::tell::Held;
 use super::{Met, Shared, Task, ask, held, judge, tell};
 use crate::abort::RequestName;
 use crate::client::{Answer, CallError, Limits, Sent};
@@ -75,42 +75,39 @@ pub(super) async fn run(shared: Arc<Shared>, (submit, epoch): (Submit, u64), mut
     let tokens = held(&shared.ledger).sent(number, shared.now());
     let mut run = Run::new(&shared, &submit, forwarded, tokens);
     let mut headers = HeaderMap::new();
-    let body = shared.aborter().name(run.name, &mut headers, body);
+    let asks = || tell::asks(&path, &submit);
+    let body = shared.aborter().name(run.name, &mut headers, body, asks);
     headers.extend(shared.time_left(&submit.deadlines));
     headers.extend(shared.ear.trace_headers(&submit.attempt));
-    let (before, mut told_first) = (*cancelled.borrow_and_update(), false);
+    let (name, sent, bytes) = (run.name, run.sent.clone(), body.len() as u64);
+    // In a place of its own, which is given back before the first token: what asks takes more room than what reads.
+    let mut open = Held::Asking(Box::pin(shared.client.post_watched(&path, headers, body, &sent)));
+    let before = *cancelled.borrow_and_update();
     let end = match before {
         Some(cause) => End::Unsent(cause),
-        None => {
-            let (name, sent) = (run.name, run.sent.clone());
-            let mut calling = std::pin::pin!(run.call(&path, headers, body));
-            tokio::select! {
-                biased;
-                cause = wanted(&mut cancelled) => {
-                    let end = if sent.any() && shared.forgets_closed() {
-                        told_first = true;
-                        shared.tell_first(name, tell::asks(&path, &submit.prompt), calling).await
-                    } else {
-                        None
-                    };
-                    if end.is_some_and(|end| end.is_proven()) { End::Overtaken(cause) } else { End::Cancelled(cause) }
-                }
-                end = &mut calling => end,
-            }
-        }
+        None => tokio::select! {
+            biased;
+            cause = wanted(&mut cancelled) => End::Cancelled(cause),
+            end = run.call(&mut open) => end,
+        },
     };
     // contract: C-29. What was given up while there was no connection yet is in nobody's hands.
     let end = match end {
         End::Cancelled(cause) if !run.sent.any() => End::Unsent(cause),
         end => end,
     };
-    // Whatever was read is dropped by now, and its connection closed with it.
+    // What an engine has not got all of it never begins, once it is closed.
+    let is_there = !end.is_proven() && open.is_open() && sent.taken() >= bytes;
+    let told_first = if is_there { shared.told_first(name, asks) } else { None };
+    let holding = told_first.map(|asks| shared.tell_first(name, asks, std::mem::replace(&mut open, Held::Nothing)));
+    // Whatever else was read is dropped now, and its connection closed with it.
+    drop(open);
     if end.is_proven() {
         held(&shared.ledger).ended(number);
-    } else if !told_first {
-        shared.tell_engine(run.name, || tell::asks(&path, &submit.prompt), shared.limits());
+    } else if holding.is_none() {
+        shared.tell_engine(name, asks, shared.limits());
     }
-    run.end(end, number, epoch, &submit.prompt);
+    run.end(end, (number, epoch), &submit.prompt, holding).await;
 }
 
 async fn wanted(cancelled: &mut watch::Receiver<Option<Cause>>) -> Cause {
@@ -188,10 +185,11 @@ impl Run {
         }
     }
 
-    async fn call(&mut self, path: &str, headers: HeaderMap, body: Bytes) -> End {
-        // In a place of its own, which is given back before the first token: what asks takes more room than what reads.
-        let asking = Box::pin(self.shared.client.post_watched(path, headers, body, &self.sent));
-        let mut answer = match asking.await {
+    async fn call(&mut self, open: &mut Held<'_>) -> End {
+        let Held::Asking(asking) = open else { return End::Lost("nothing was asked".to_owned().into()) };
+        let asked = asking.await;
+        *open = Held::Nothing;
+        let mut answer = match asked {
             Ok(answer) => answer,
             Err(CallError::NotSent(why)) => return End::NotSent(why),
             Err(CallError::Lost(why)) => return End::Lost(judge::broken(&why)),
@@ -213,11 +211,18 @@ impl Run {
         if is_events && self.shared.capabilities().is_some_and(|met| met.capabilities.closes_behind_streams) {
             answer.close_behind();
         }
+        *open = Held::Reading(Box::new(answer));
+        let Held::Reading(answer) = open else { return End::Lost("nothing is read".to_owned().into()) };
         let read = if is_events && (200..300).contains(&status) { self.events(answer).await } else { self.body(answer).await };
-        match read {
-            Err(why) => End::Lost(why),
-            Ok(()) => self.judge(status, is_events),
+        if let Err(why) = read {
+            return End::Lost(why);
         }
+        if let Held::Reading(answer) = std::mem::replace(open, Held::Nothing)
+            && self.done
+        {
+            self.shared.let_end(*answer);
+        }
+        self.judge(status, is_events)
     }
 
     /// Passes the head of an answer on.
@@ -286,7 +291,8 @@ impl Run {
         self.shared.say(Up::Step { step: StepId(0), deltas: vec![delta] });
     }
 
-    fn end(mut self, end: End, number: u64, epoch: u64, prompt: &Prompt) {
+    /// Says the end to whoever reads, at once; and then, behind what is still held open, how well it is proven.
+    async fn end(mut self, end: End, (number, epoch): (u64, u64), prompt: &Prompt, holding: Option<impl Future<Output = ()>>) {
         self.usage.generated = self.usage.generated.max(self.counted);
         let (shared, attempt) = (self.shared.clone(), self.attempt.clone());
         match &end {
@@ -301,13 +307,13 @@ impl Run {
                 shared.wonder();
             }
             // It says nothing of the engine; that one cannot be reached is asked after.
-            End::Cancelled(_) | End::Overtaken(_) | End::GivenUp(_) | End::Unsent(_) | End::NotSent(_) => {}
+            End::Cancelled(_) | End::GivenUp(_) | End::Unsent(_) | End::NotSent(_) => {}
         }
         let (proven, cancelled) = (end.is_proven(), end.cancelled());
         let keeps_record = self.met.take().filter(|met| met.keeps_records());
         let outcome = match end {
             End::Said(outcome) | End::GivenUp(outcome) => outcome,
-            End::Cancelled(cause) | End::Overtaken(cause) => {
+            End::Cancelled(cause) => {
                 // Another kvit says itself that it has it.
                 if keeps_record.is_none() {
                     shared.say(Up::CancelAcknowledged { attempt: attempt.clone(), won: Some(cause) });
@@ -332,6 +338,9 @@ impl Run {
         }
         shared.say(Up::Ended { attempt: attempt.clone(), outcome, usage: self.usage });
         held(&shared.live).remove(&attempt);
+        if let Some(holding) = holding {
+            holding.await;
+        }
         if proven {
             // The engine's own end of the answer.
             shared.say(Up::LetGo { attempt, guarantee: Guarantee::Observed });

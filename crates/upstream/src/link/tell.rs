@@ -7,14 +7,42 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use lifecycle::message::Prompt;
+use lifecycle::message::{Prompt, Submit};
 
 use super::{Shared, Task, ask};
 use crate::abort::{Asks, RequestName, Told};
-use crate::client::Limits;
+use crate::client::{Answer, CallError, Limits};
 
-/// How long a request stays open at most while its engine is told of it.
-const HELD: Duration = Duration::from_secs(2);
+/// A request as far as it has come. Dropped, it closes its connection.
+pub(super) enum Held<'a> {
+    /// It is over, or was closed.
+    Nothing,
+    /// Its answer has not begun.
+    Asking(Pin<Box<dyn Future<Output = Result<Answer, CallError>> + Send + 'a>>),
+    /// Its answer is read.
+    Reading(Box<Answer>),
+}
+
+impl Held<'_> {
+    pub(super) fn is_open(&self) -> bool {
+        !matches!(self, Held::Nothing)
+    }
+
+    /// Reads what comes, for nobody, to its end.
+    async fn drain(mut self) {
+        loop {
+            self = match self {
+                Held::Nothing => return,
+                Held::Asking(asking) => asking.await.map_or(Held::Nothing, |answer| Held::Reading(Box::new(answer))),
+                Held::Reading(mut answer) => match answer.next().await {
+                    Ok(Some(_)) => Held::Reading(answer),
+                    Ok(None) | Err(_) => return,
+                },
+            };
+        }
+    }
+}
+
 /// First wait until it is told again; doubles.
 const AGAIN: Duration = Duration::from_millis(50);
 /// Longest.
@@ -22,32 +50,41 @@ const AGAIN_MAX: Duration = Duration::from_millis(400);
 /// Tries where the connection is closed already, and somebody answers that it did not work.
 const TRIES: u32 = 3;
 
-/// What was asked for, by which the engine's names for it go. Only a cancel asks, so a body is read for it only then.
-pub(super) fn asks(path: &str, prompt: &Prompt) -> Asks {
-    match (path, prompt) {
-        ("/v1/chat/completions", _) => Asks::Chat,
-        ("/v1/completions", Prompt::Forward(forward)) => Asks::Completions { prompts: ask::prompts(&forward.body) },
-        ("/v1/completions", _) => Asks::Completions { prompts: 1 },
+/// What was asked for, by which the engine's names for it go. A body is read for it only where an engine is named or told something by it.
+pub(super) fn asks(path: &str, submit: &Submit) -> Asks {
+    let n = submit.params.n;
+    match (path, &submit.prompt) {
+        ("/v1/chat/completions", _) => Asks::Chat { n },
+        ("/v1/completions", Prompt::Forward(forward)) => Asks::Completions { prompts: ask::prompts(&forward.body), n },
+        ("/v1/completions", _) => Asks::Completions { prompts: 1, n },
         _ => Asks::Other,
     }
 }
 
 impl Shared {
-    /// Whether the engine has to be told of a cancel by id before a connection is closed.
-    pub(super) fn forgets_closed(&self) -> bool {
-        self.aborter().enabled() && self.capabilities().is_some_and(|met| met.capabilities.forgets_closed)
+    /// What is asked of an engine that has to be told of a cancel by id before a connection is closed; `None` of any other.
+    pub(super) fn told_first(&self, name: RequestName, asks: impl FnOnce() -> Asks) -> Option<Asks> {
+        let aborter = self.aborter();
+        if !aborter.enabled() || !self.capabilities().is_some_and(|met| met.capabilities.forgets_closed) {
+            return None;
+        }
+        let asks = asks();
+        aborter.request(name, asks).map(|_| asks)
     }
 
-    /// Asks such an engine to cancel by id, again and again, until the answer that is read in `calling` ends, which is given back, or it has been
-    /// held open for long enough: it may not have taken the request in yet.
-    pub(super) async fn tell_first<T>(&self, name: RequestName, asks: Asks, calling: Pin<&mut impl Future<Output = T>>) -> Option<T> {
+    /// Asks such an engine to cancel by id, again and again, until the answer ends or the request has been held open for long enough: it may not
+    /// have taken the request in yet. Then it is closed.
+    pub(super) async fn tell_first(&self, name: RequestName, asks: Asks, held: Held<'_>) {
         let aborter = self.aborter();
         let telling = async {
             let mut again = AGAIN;
             loop {
                 let told = aborter.send(&self.client, name, asks, self.limits()).await;
                 tracing::debug!(upstream = %self.config.name, ?told, "asked to cancel by id, and not closed yet");
-                if matches!(told, Told::NotThere | Told::NoId) {
+                if let Told::Refused(status @ (401 | 403)) = told {
+                    tracing::warn!(upstream = %self.config.name, status, "refuses cancels by id, and is told by closing alone from now on");
+                }
+                if matches!(told, Told::NotThere | Told::NoId | Told::Refused(400..500)) {
                     return;
                 }
                 tokio::time::sleep(again).await;
@@ -56,11 +93,11 @@ impl Shared {
         };
         let either = async {
             tokio::select! {
-                () = telling => None,
-                end = calling => Some(end),
+                () = telling => {}
+                () = held.drain() => {}
             }
         };
-        tokio::time::timeout(HELD, either).await.ok().flatten()
+        let _ = tokio::time::timeout(self.config.hold, either).await;
     }
 
     /// Asks the engine to cancel by id, where it knows that, beside the close.

@@ -103,7 +103,7 @@ async fn an_abort_is_sent_by_name_and_not_again_where_there_is_none() {
     let (upstream, config, client) = answering(vec![ok(""), not_found()]).await;
     let limits = Limits { head_timeout: config.look_timeout, idle_timeout: config.look_timeout, answer_bytes_max: 1024 };
     let aborter = Aborter::new(Kind::Vllm, Kind::Vllm.cancel(None));
-    let told = |name| aborter.send(&client, RequestName(name), Asks::Chat, limits);
+    let told = |name| aborter.send(&client, RequestName(name), Asks::Chat { n: 1 }, limits);
     assert_eq!(soon(told(7)).await, Told::Taken);
     let sent = upstream.counts.requests.lock().expect("counts")[0].clone();
     assert!(sent.starts_with("POST /inference/v1/abort_requests "), "{sent}");

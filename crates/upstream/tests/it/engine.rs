@@ -51,6 +51,8 @@ pub struct Hands {
     named: Mutex<BTreeMap<String, Arc<Notify>>>,
     /// Those whose stream was closed, and that are computed on: nobody knows them by their ids any more.
     forgotten: Mutex<Vec<String>>,
+    /// The status that a cancel by id is answered with, and that it then does nothing (SGLang).
+    deaf: Mutex<Option<&'static str>>,
     /// What tells it from another process.
     self_told: Mutex<Told>,
     /// It takes no such requests, and has no cancel by id; as a kvit it says yes to whoever asks for a run that nobody has.
@@ -108,6 +110,7 @@ impl Engine {
             zombies: AtomicUsize::new(0),
             named: Mutex::default(),
             forgotten: Mutex::default(),
+            deaf: Mutex::default(),
             self_told: Mutex::new(Told {
                 models: vec![MODEL],
                 owner: if kind == Kind::Kvit { "kvit" } else { "somebody" },
@@ -176,6 +179,11 @@ impl Engine {
         all
     }
 
+    /// From now on it does nothing that it is told by id, and answers with this status; or as it should.
+    pub fn deaf(&self, status: Option<&'static str>) {
+        *self.hands.deaf.lock().expect("what it does") = status;
+    }
+
     pub fn running(&self) -> usize {
         self.hands.running.load(Ordering::SeqCst)
     }
@@ -213,6 +221,9 @@ impl Hands {
     /// Ends every request whose id begins so.
     fn abort(&self, text: &str) {
         self.aborts.lock().expect("cancels").push(text.to_owned());
+        if self.deaf.lock().expect("what it does").is_some() {
+            return;
+        }
         let body = body_of(text);
         let (rid, all) = (body["rid"].as_str().unwrap_or_default(), body["abort_all"] == true);
         self.named.lock().expect("ids").retain(|id, ended| {
@@ -331,7 +342,8 @@ async fn connection(mut socket: TcpStream, hands: &Hands, steps: &(impl Fn(usize
             }
             _ => None,
         };
-        let status = if answer.is_some() { "200 OK" } else { "404 Not Found" };
+        let deaf = hands.deaf.lock().expect("what it does").filter(|_| path == "/abort_request");
+        let status = deaf.unwrap_or(if answer.is_some() { "200 OK" } else { "404 Not Found" });
         let answer = answer.unwrap_or_default();
         let reply = format!("HTTP/1.1 {status}\r\ncontent-length: {}\r\n\r\n{answer}", answer.len());
         socket.write_all(reply.as_bytes()).await?;

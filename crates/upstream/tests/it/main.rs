@@ -14,4 +14,5 @@ mod scripted;
 mod stand;
 mod through;
 mod tls;
+mod told_first;
 mod worded;

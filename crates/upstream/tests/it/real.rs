@@ -104,7 +104,7 @@ impl Engine {
         let said = r#"[{"role":"user","content":"Count from one to a thousand, in words."}]"#;
         let body = format!(r#"{{"model":"{model}","stream":{stream},"max_tokens":{TOKENS_MAX},"ignore_eos":true,"messages":{said}}}"#);
         let mut headers = HeaderMap::new();
-        let body = self.aborter.name(self.name(id), &mut headers, Bytes::from(body));
+        let body = self.aborter.name(self.name(id), &mut headers, Bytes::from(body), || Asks::Chat { n: 1 });
         (headers, body)
     }
 
@@ -125,7 +125,7 @@ impl Engine {
 
     /// Tells it of a cancel by id, and nothing else.
     async fn tell(&self, id: u64) -> Told {
-        soon(self.aborter.send(&self.client, self.name(id), Asks::Chat, self.limits)).await
+        soon(self.aborter.send(&self.client, self.name(id), Asks::Chat { n: 1 }, self.limits)).await
     }
 
     async fn counters(&self) -> String {

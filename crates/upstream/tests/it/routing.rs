@@ -99,6 +99,35 @@ async fn what_comes_before_an_engine_was_met_waits_and_goes_on_as_it_came() {
     }
 }
 
+/// However many wait for a model that nobody here has, they keep nobody from an engine that is free.
+// contract: C-30
+#[tokio::test(flavor = "multi_thread")]
+async fn a_full_queue_turns_away_whoever_would_wait_and_nobody_who_has_a_slot() {
+    let engine = Engine::always(Kind::OpenAi, good()).await;
+    let nobody = std::net::TcpListener::bind("127.0.0.1:0").expect("a port").local_addr().expect("its address");
+    let configs = [engine.addr, nobody].map(|addr| {
+        let mut config = stand::config(addr);
+        config.kind = Some(Kind::OpenAi);
+        config
+    });
+    let gateway = GatewayConfig { queue_max: 2, ..GatewayConfig::default() };
+    let stand = stand::begin(gateway, configs.into_iter().collect()).await;
+    stand.until_state(&["here", "unknown"]).await;
+    let mut waiting = Vec::new();
+    for id in ["w1", "w2"] {
+        waiting.push(chat(stand.addr, id, false, &json!({"model": "other"})).await);
+        stand.until(id, |run| run["state"] == "queued").await;
+    }
+    let third = ask(&stand, "w3", &json!({"model": "other"})).await;
+    assert_eq!((third.status, third.error().0.as_str()), (429, "queue_full"), "{third:?}");
+    assert_eq!(ask(&stand, "r1", &json!({})).await.status, 200);
+    drop(waiting);
+    for id in ["w1", "w2"] {
+        assert_eq!(stand.settled(id).await["outcome"]["cause"], "client_closed");
+    }
+    stand.nothing_is_left(&[&engine]).await;
+}
+
 /// What waits for a model that all upstreams turn out not to have is told so then, and not at the end of its time to wait.
 #[tokio::test(flavor = "multi_thread")]
 async fn what_waits_for_a_model_that_nobody_has_is_refused_when_all_are_known() {

@@ -4,9 +4,8 @@
 //! stdout.
 
 use gateway::{Gateway, GatewayConfig, Identity};
-use observe::{Clock, Journal};
 
-use super::loaded::{incarnation, log};
+use super::loaded::{self, incarnation, log};
 use super::serve::{bind, raise_file_limit, serve};
 use super::settings;
 use super::stored;
@@ -26,8 +25,8 @@ pub fn run(config: &ServeConfig) -> Result<(), Failure> {
     log(config);
     raise_file_limit(config.connections_max, config.connection_threads);
     let listener = bind(config)?;
-    let journal = Journal::new(Clock::start(), settings::journal(config));
     let who = Identity { name: config.name.get_or("gateway").into(), incarnation: incarnation() };
+    let (journal, _files) = loaded::journal(config, who.incarnation)?;
     tracing::info!(name = %who.name, incarnation = %who.incarnation, workers = config.worker.addresses().len(), "gateway");
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     runtime.block_on(async {

@@ -7,10 +7,10 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Context;
 use gateway::{Gateway, Here, Identity, Link, LinkClosed};
-use observe::{Clock, Journal};
+use observe::Journal;
 use worker::Worker;
 
-use super::loaded::{Loaded, incarnation, log};
+use super::loaded::{self, Loaded, incarnation, log};
 use super::settings;
 use super::signals::Signals;
 use super::stored;
@@ -38,10 +38,10 @@ pub fn run(config: &ServeConfig, cache: Option<PathBuf>) -> Result<(), Failure> 
     front.gpus = settings::gpus(config)?;
     front.otlp.headers = settings::otlp_headers(config)?;
     let store = runtime.block_on(stored::open(config, NAME))?;
-    let path = model_file::resolve(config.model.get(), &Cache::locate(cache)?)?;
-    let journal = Journal::new(Clock::start(), settings::journal(config));
-    let (worker, link) = start_worker(config, &path, &journal)?;
     let who = Identity { name: NAME.into(), incarnation: incarnation() };
+    let (journal, _files) = loaded::journal(config, who.incarnation)?;
+    let path = model_file::resolve(config.model.get(), &Cache::locate(cache)?)?;
+    let (worker, link) = start_worker(config, &path, &journal)?;
     let gateway = Gateway::keeping(front, vec![link], journal, (who.incarnation, &who.name), store);
     let served = runtime.block_on(serve(&gateway, listener));
     worker.stop();

@@ -53,21 +53,21 @@ pub(super) struct Folder {
 }
 
 impl Folder {
-    /// Takes the folder and begins a file, whose first record has this number.
-    pub(super) fn open(config: FilesConfig, clock_ns: u64, first: u64) -> Result<Folder, FilesError> {
+    /// Takes the folder. A file is begun with the first record: a process that fails at its start, again and again, drives no old one out.
+    pub(super) fn open(config: FilesConfig, clock_ns: u64) -> Result<Folder, FilesError> {
         let dir = config.dir.clone();
         let failed = |why| FilesError::Folder { dir: dir.clone(), why };
         DirBuilder::new().recursive(true).mode(0o700).create(&dir).map_err(failed)?;
-        let lock = private().create(true).truncate(false).open(dir.join(LOCK)).map_err(failed)?;
+        let mut lock = private().create(true).truncate(false).open(dir.join(LOCK)).map_err(failed)?;
         match lock.try_lock() {
             Ok(()) => {}
             Err(TryLockError::WouldBlock) => return Err(FilesError::Taken { dir }),
             Err(TryLockError::Error(why)) => return Err(failed(why)),
         }
+        // Whoever has it; and a disk that is full takes nothing here either.
+        lock.set_len(0).and_then(|()| writeln!(lock, "{}", config.life)).map_err(failed)?;
         let number = files(&dir)?.last().map_or(0, |(number, _)| *number);
-        let mut folder = Folder { config, clock_ns, _lock: lock, number, file: None, len: 0, head_len: 0 };
-        folder.begin(first)?;
-        Ok(folder)
+        Ok(Folder { config, clock_ns, _lock: lock, number, file: None, len: 0, head_len: 0 })
     }
 
     /// Bytes that still go into the file that is written; 0 if a new one has to be begun.

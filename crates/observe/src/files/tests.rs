@@ -217,12 +217,13 @@ fn a_line_that_is_not_written_whole_is_cut_off_again() {
     assert_eq!((lives[0].records, lives[0].lost, lives[0].torn), (4, 0, 1));
     // A file that takes no more than half of it.
     let small = dir.path().join("small");
-    let mut folder = super::folder::Folder::open(config(&small), 0, 0).expect("a folder");
+    let mut folder = super::folder::Folder::open(config(&small), 0).expect("a folder");
+    folder.append("{\"gap\":1}\n", 0).expect("a first line");
     let before = fs::metadata(small.join("journal-00000001.jsonl")).expect("a file").len();
     folder.file = Some(File::open(small.join("journal-00000001.jsonl")).expect("for reading alone"));
-    folder.append("{\"gap\":1}\n", 0).expect_err("it cannot be written");
+    folder.append("{\"gap\":1}\n", 1).expect_err("it cannot be written");
     assert_eq!(fs::metadata(small.join("journal-00000001.jsonl")).expect("a file").len(), before);
-    folder.append("{\"gap\":1}\n", 0).expect("into a new one");
+    folder.append("{\"gap\":1}\n", 1).expect("into a new one");
     assert!(small.join("journal-00000002.jsonl").exists());
 }
 

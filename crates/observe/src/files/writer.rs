@@ -74,8 +74,11 @@ pub(super) struct Writer {
 
 impl Writer {
     pub(super) fn new(journal: Journal, config: FilesConfig) -> Result<Writer, FilesError> {
+        if journal.filed().is_some() {
+            return Err(FilesError::Begun);
+        }
         let (first, _) = journal.numbered(0, 0);
-        let folder = Folder::open(config, journal.clock().calendar_ns(Time::ZERO), first)?;
+        let folder = Folder::open(config, journal.clock().calendar_ns(Time::ZERO))?;
         let counts = Arc::new(Counts::default());
         if !journal.begin_filing(counts.clone()) {
             return Err(FilesError::Begun);

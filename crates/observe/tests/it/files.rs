@@ -91,6 +91,26 @@ fn a_replayed_journal_gives_every_view_as_the_journal_did() {
 }
 
 #[test]
+fn what_many_record_at_once_is_all_written_in_its_order() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let live = written(FilesConfig { file_bytes: 100_000, files_max: 1_000, ..config(dir.path()) }, |journal| {
+        let record = |thread: u32| {
+            let key = key(&format!("r{thread}"));
+            journal.record(Some(&key), 0, accepted());
+            (0..4_000).for_each(|_| journal.record(Some(&key), 1, Event::Delivered { tokens: 1 }));
+        };
+        std::thread::scope(|scope| (0..4).for_each(|thread| drop(scope.spawn(move || record(thread)))));
+    });
+    let life = read(dir.path());
+    assert_eq!((life.records, life.lost), (4 * 4_001, 0));
+    for thread in 0..4 {
+        let key = key(&format!("r{thread}"));
+        assert_eq!(live.records(&key), life.journal.records(&key));
+        assert_eq!(live.run(&key), life.journal.run(&key));
+    }
+}
+
+#[test]
 fn files_are_rotated_by_size_and_the_oldest_go() {
     let dir = tempfile::tempdir().expect("a folder");
     let small = |files_max| FilesConfig { file_bytes: 2_000, files_max, ..config(dir.path()) };
@@ -154,6 +174,18 @@ fn a_file_that_ends_in_the_middle_of_a_line_is_read_up_to_there() {
 }
 
 #[test]
+fn the_document_shows_a_file_as_it_is() {
+    let document = include_str!("../../../../docs/journal.md");
+    let shown = document.split("```json\n").nth(1).and_then(|rest| rest.split("```").next()).expect("an example");
+    let dir = tempfile::tempdir().expect("a folder");
+    fs::write(dir.path().join("journal-00000001.jsonl"), shown).expect("it can be written");
+    let life = read(dir.path());
+    assert_eq!((life.records, life.lost, life.life), (2, 12, Incarnation(7)));
+    let run = life.journal.run(&key("demo")).expect("the run");
+    assert_eq!((run.model.as_str(), run.attempt, run.created_ms), ("m", 1, 1_764_547_201_000));
+}
+
+#[test]
 fn a_file_of_another_format_or_a_damaged_one_is_refused_by_name() {
     let dir = tempfile::tempdir().expect("a folder");
     written(config(dir.path()), |journal| cancelled_run(journal, &key("r")));
@@ -181,11 +213,13 @@ fn a_folder_that_cannot_be_written_is_told_at_once_and_is_one_process_own() {
     let dir = tempfile::tempdir().expect("a folder");
     let (first, second) = (journal(), Journal::new(Clock::start(), Limits::default()));
     let writer = first.write_files(config(&dir.path().join("a").join("b"))).expect("the folder is made");
+    cancelled_run(&first, &key("r"));
     let taken = second.write_files(config(&dir.path().join("a").join("b"))).err().expect("it is taken");
     assert!(matches!(taken, FilesError::Taken { .. }), "{taken}");
     assert!(matches!(first.write_files(config(&dir.path().join("c"))).err(), Some(FilesError::Begun)));
     drop(writer);
     drop(second.write_files(config(&dir.path().join("a").join("b"))).expect("it is free again"));
+    assert_eq!(files(&dir.path().join("a").join("b")).len(), 1, "who records nothing begins no file, and drives none out");
     let file = dir.path().join("file");
     fs::write(&file, "no folder").expect("a file");
     let refused = journal().write_files(config(&file)).err().expect("it is no folder").to_string();

@@ -15,7 +15,8 @@ use crate::failure::Failure;
 /// Serves until told to stop.
 ///
 /// # Errors
-/// No worker is named, an address is none or cannot be listened on, runs that were left unsettled, or a second signal.
+/// No worker is named, an address is none or cannot be listened on, a journal's folder that cannot be written to, runs that were left unsettled,
+/// or a second signal.
 pub fn run(config: &ServeConfig) -> Result<(), Failure> {
     if config.worker.addresses().is_empty() && config.upstream.each().is_empty() {
         let why =

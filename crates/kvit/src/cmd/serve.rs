@@ -27,7 +27,8 @@ const NAME: &str = "serve";
 /// Serves until told to stop.
 ///
 /// # Errors
-/// An address that cannot be listened on, no model, a file that is none, runs that were left unsettled, or a second signal.
+/// An address that cannot be listened on, a journal's folder that cannot be written to, no model, a file that is none, runs that were left
+/// unsettled, or a second signal.
 pub fn run(config: &ServeConfig, cache: Option<PathBuf>) -> Result<(), Failure> {
     log(config);
     raise_file_limit(config.connections_max, 0);

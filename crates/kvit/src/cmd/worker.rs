@@ -31,7 +31,8 @@ const LOOK: Duration = Duration::from_millis(250);
 /// Works until told to stop.
 ///
 /// # Errors
-/// An address that cannot be listened on, no model, a file that is none, an engine that ended by itself, or a second signal.
+/// An address that cannot be listened on, a journal's folder that cannot be written to, no model, a file that is none, an engine that ended by
+/// itself, or a second signal.
 pub fn run(config: &ServeConfig, cache: Option<PathBuf>) -> Result<(), Failure> {
     log(config);
     // Before the model is fetched and packed: a port that is taken is known at once.

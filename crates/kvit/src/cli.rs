@@ -171,6 +171,9 @@ pub struct TraceArgs {
     /// Write the runs into this file as a trace for Perfetto (ui.perfetto.dev): their phases, milestones and steps, and the blocks meanwhile.
     #[arg(long, value_name = "FILE", conflicts_with = "json")]
     pub perfetto: Option<PathBuf>,
+    /// Ask no server and read the journal's files in this folder (`journal_dir`), whether their process lives or not.
+    #[arg(long, value_name = "DIR")]
+    pub journal: Option<PathBuf>,
     /// Server and form.
     #[command(flatten)]
     pub ask: Ask,
@@ -222,6 +225,9 @@ pub struct RunsArgs {
     /// Most runs to list.
     #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub limit: u32,
+    /// Ask no server and read the journal's files in this folder (`journal_dir`), whether their process lives or not.
+    #[arg(long, value_name = "DIR")]
+    pub journal: Option<PathBuf>,
     /// Server and form.
     #[command(flatten)]
     pub ask: Ask,

@@ -26,6 +26,8 @@ pub struct Clock {
     start: Duration,
     /// What the calendar said at the start, since 1970.
     calendar: Duration,
+    /// Whether it shows the same moment for ever.
+    stands: bool,
 }
 
 impl Clock {
@@ -38,7 +40,13 @@ impl Clock {
 
     /// Starts a clock over another source than the system's: a simulation's time, whose calendar begins in 1970. `read` never runs backwards.
     pub fn over(read: fn() -> Duration) -> Clock {
-        Clock { read, start: read(), calendar: Duration::ZERO }
+        Clock { read, start: read(), calendar: Duration::ZERO, stands: false }
+    }
+
+    /// A clock that shows `at` for ever, for records of a process that has gone. Its start was so long after 1970.
+    pub(crate) fn standing(at: Time, calendar_ns: u64) -> Clock {
+        let read = || Duration::MAX;
+        Clock { read, start: Duration::MAX - at.since(Time::ZERO), calendar: Duration::from_nanos(calendar_ns), stands: true }
     }
 
     /// The time since the start, in whole microseconds.
@@ -55,16 +63,19 @@ impl Clock {
     pub fn calendar_ns(&self, at: Time) -> u64 {
         u64::try_from((self.calendar + at.since(Time::ZERO)).as_nanos()).unwrap_or(u64::MAX)
     }
+
+    /// How many microseconds after 1970 it began, by the system's idea of the date now that it shows `now`.
+    pub(crate) fn epoch_us(&self, now: Time) -> u64 {
+        let us = |span: Duration| u64::try_from(span.as_micros()).unwrap_or(u64::MAX);
+        if self.stands {
+            return us(self.calendar);
+        }
+        us(SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default()).saturating_sub(now.0)
+    }
 }
 
 /// Neither of these clocks is ever negative.
 fn read() -> Duration {
     let now = clock_gettime(CLOCK);
     Duration::new(u64::try_from(now.tv_sec).unwrap_or(0), u32::try_from(now.tv_nsec).unwrap_or(0))
-}
-
-/// How many microseconds after 1970 a clock began that now shows `now`, by the system's idea of the date.
-pub(crate) fn epoch_us(now: Time) -> u64 {
-    let date = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
-    u64::try_from(date.as_micros()).unwrap_or(u64::MAX).saturating_sub(now.0)
 }

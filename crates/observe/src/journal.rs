@@ -6,7 +6,7 @@
 //! Invariant: a run's view and the metrics page are each one cut of one stream, so no two of them disagree; memory is bounded by `Limits`.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use lifecycle::event::{Event, Record};
@@ -16,17 +16,21 @@ use lifecycle::{RunKey, Tenant, Time};
 use crate::alert::{Alert, AlertRules, AlertState, AlertsView, Seen};
 use crate::clock::Clock;
 use crate::evicted::{Evicted, Recall};
+use crate::files::Counts;
 use crate::fold::{AttemptKnown, Run};
 use crate::history::{History, Tally, WINDOWS};
 use crate::metrics::{Defect, Scrape, Totals, WorkerScrape};
 use crate::runs::{PAGE_MAX, RunFilter, RunPage};
 use crate::standing::{fold_into, matches};
-use crate::steps::SCAN as SCAN_RECORDS;
 use crate::view::{RunState, RunView};
 use crate::waiting::Waiting;
 use crate::waste::{Prices, WasteView};
 
+mod filed;
 mod look;
+mod ring;
+
+pub(crate) use filed::Folding;
 
 /// Live runs are never forgotten below this many times `Limits::runs`.
 const HARD_LIMIT_FACTOR: usize = 8;
@@ -68,6 +72,8 @@ struct Shared {
     clock: Clock,
     limits: Limits,
     state: Mutex<State>,
+    /// Counts what goes to files, where it does.
+    filed: OnceLock<Arc<Counts>>,
 }
 
 struct State {
@@ -93,7 +99,7 @@ struct State {
 impl Journal {
     /// An empty journal that stamps with `clock`.
     pub fn new(clock: Clock, limits: Limits) -> Journal {
-        Journal(Arc::new(Shared { clock, limits, state: Mutex::new(State::new(limits)) }))
+        Journal(Arc::new(Shared { clock, limits, state: Mutex::new(State::new(limits)), filed: OnceLock::new() }))
     }
 
     /// The clock that stamps its records.
@@ -179,8 +185,9 @@ impl Journal {
     // contract: C-15
     pub fn metrics(&self, scrape: &Scrape<'_>) -> String {
         let now = self.0.clock.now();
-        let totals = self.lock().cut(scrape.workers, now);
-        totals.expose(scrape, self.0.limits, crate::clock::epoch_us(now))
+        let mut totals = self.lock().cut(scrape.workers, now);
+        totals.filed = self.filed();
+        totals.expose(scrape, self.0.limits, self.0.clock.epoch_us(now))
     }
 
     /// Every alert rule as it stands; the accounts as with `metrics`.
@@ -204,37 +211,11 @@ impl Journal {
         WasteView::new(self.0.limits.window, &latest, &windows, &total, prices)
     }
 
-    /// A run's records that are still in the ring, oldest first. Looks through the whole ring under the lock: for tests and checks.
-    pub fn records(&self, key: &RunKey) -> Vec<Record> {
-        self.lock().ring.iter().filter(|r| r.run.as_ref() == Some(key)).cloned().collect()
-    }
-
-    /// Shows the ring's records, oldest first, and lets go of the lock now and then: what comes meanwhile is shown, what falls out is not.
-    pub(crate) fn scan(&self, mut each: impl FnMut(&Record)) {
-        let mut next = 0;
-        loop {
-            let state = self.lock();
-            let oldest = state.taken - state.ring.len() as u64;
-            let from = usize::try_from(next.max(oldest) - oldest).unwrap_or(usize::MAX);
-            if from >= state.ring.len() {
-                return;
-            }
-            let to = (from + SCAN_RECORDS).min(state.ring.len());
-            state.ring.range(from..to).for_each(&mut each);
-            next = oldest + to as u64;
-        }
-    }
-
     /// The base of a run's times, and in how many steps something was computed for it.
     pub(crate) fn base_and_steps(&self, key: &RunKey) -> Option<(Time, u64)> {
         let state = self.lock();
         let run = state.runs.get(key)?;
         Some((run.base(), run.meter.waste().steps))
-    }
-
-    /// How many records in the ring `wanted` picks. For tests and checks; it holds the lock while it looks.
-    pub fn count(&self, mut wanted: impl FnMut(&Record) -> bool) -> usize {
-        self.lock().ring.iter().filter(|r| wanted(r)).count()
     }
 
     /// Defects seen so far, of every kind. Anything above 0 is a bug of kvit's.

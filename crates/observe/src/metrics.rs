@@ -13,6 +13,7 @@ use lifecycle::{Boundary, Cause, Guarantee, Incarnation, OutcomeKind, RunId, Tim
 
 use crate::exported::Exported;
 use crate::exposition::Format;
+use crate::files::Filed;
 use crate::holdings::Holdings;
 use crate::left::Left;
 use crate::outside::Outside;
@@ -183,6 +184,8 @@ pub(crate) struct Totals {
     pub orphans_oldest_us: u64,
     /// Gauge: records in the journal's ring.
     pub records: u64,
+    /// What became of records on their way to files, where there are any.
+    pub filed: Option<Filed>,
 }
 
 impl Totals {

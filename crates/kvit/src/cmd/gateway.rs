@@ -4,9 +4,8 @@
 //! stdout.
 
 use gateway::{Gateway, GatewayConfig, Identity};
-use observe::{Clock, Journal};
 
-use super::loaded::{incarnation, log};
+use super::loaded::{self, incarnation, log};
 use super::serve::{bind, raise_file_limit, serve};
 use super::settings;
 use super::stored;
@@ -16,7 +15,8 @@ use crate::failure::Failure;
 /// Serves until told to stop.
 ///
 /// # Errors
-/// No worker is named, an address is none or cannot be listened on, runs that were left unsettled, or a second signal.
+/// No worker is named, an address is none or cannot be listened on, a journal's folder that cannot be written to, runs that were left unsettled,
+/// or a second signal.
 pub fn run(config: &ServeConfig) -> Result<(), Failure> {
     if config.worker.addresses().is_empty() && config.upstream.each().is_empty() {
         let why =
@@ -26,8 +26,8 @@ pub fn run(config: &ServeConfig) -> Result<(), Failure> {
     log(config);
     raise_file_limit(config.connections_max, config.connection_threads);
     let listener = bind(config)?;
-    let journal = Journal::new(Clock::start(), settings::journal(config));
     let who = Identity { name: config.name.get_or("gateway").into(), incarnation: incarnation() };
+    let (journal, _files) = loaded::journal(config, who.incarnation)?;
     tracing::info!(name = %who.name, incarnation = %who.incarnation, workers = config.worker.addresses().len(), "gateway");
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     runtime.block_on(async {

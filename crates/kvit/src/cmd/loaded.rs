@@ -1,4 +1,4 @@
-//! What `serve` and `worker` have in common: the log, a life's name, a model that is loaded onto a device.
+//! What the serving commands have in common: the log, a life's name, the journal, a model that is loaded onto a device.
 
 use std::io::IsTerminal;
 use std::path::Path;
@@ -13,6 +13,7 @@ use model::arch::llama::{Llama, Precision};
 use model::cpu::CpuDevice;
 use model::error::ModelError;
 use model::gguf::Gguf;
+use observe::{Clock, FileWriter, Journal};
 use worker::Text;
 
 use super::settings;
@@ -31,6 +32,18 @@ pub fn log(config: &ServeConfig) {
 /// A fresh one: this life of this process's gateway or worker.
 pub fn incarnation() -> Incarnation {
     Incarnation(uuid::Uuid::now_v7().as_u128())
+}
+
+/// The process's journal, and what writes it to files where a folder is named: it does so for as long as it is kept.
+///
+/// # Errors
+/// The folder cannot be written to, or is another process's.
+pub fn journal(config: &ServeConfig, life: Incarnation) -> anyhow::Result<(Journal, Option<FileWriter>)> {
+    let journal = Journal::new(Clock::start(), settings::journal(config));
+    let writer = settings::journal_files(config, life).map(|files| journal.write_files(files)).transpose();
+    // Its words have the reason in them.
+    let writer = writer.map_err(|why| anyhow::anyhow!("journal_dir: {why}"))?;
+    Ok((journal, writer))
 }
 
 /// A model on its device.

@@ -14,6 +14,7 @@ pub mod kv;
 mod loaded;
 pub mod model;
 pub mod museum;
+mod past;
 pub mod runs;
 pub mod serve;
 mod settings;

@@ -2,6 +2,7 @@
 
 use serde_json::Value;
 
+use super::past::Past;
 use crate::cli::RunsArgs;
 use crate::failure::Failure;
 use crate::{client, out};
@@ -9,21 +10,29 @@ use crate::{client, out};
 /// Prints a table of runs, or the JSON.
 ///
 /// # Errors
-/// No server, or a filter that it does not know.
+/// No server or no journal, or a filter that it does not know.
 pub fn run(args: &RunsArgs) -> Result<(), Failure> {
-    let mut path = format!("/v1/runs?limit={}", args.limit);
-    for (name, value) in [("state", &args.state), ("outcome", &args.outcome), ("cause", &args.cause)] {
-        if let Some(value) = value {
-            path += &format!("&{name}={}", client::encode(value));
-        }
-    }
-    let json = client::get(&args.ask.server, &path)?;
+    let json = match &args.journal {
+        Some(dir) => Past::read(dir, 0)?.runs(args)?,
+        None => asked(args)?,
+    };
     if args.ask.json {
         return out::json(&json);
     }
     let runs: &[Value] = json["data"].as_array().map_or(&[], Vec::as_slice);
     let more = json["has_more"].as_bool().unwrap_or(false);
     out::line(&table(runs, more))
+}
+
+/// What the server answers.
+fn asked(args: &RunsArgs) -> Result<Value, Failure> {
+    let mut path = format!("/v1/runs?limit={}", args.limit);
+    for (name, value) in [("state", &args.state), ("outcome", &args.outcome), ("cause", &args.cause)] {
+        if let Some(value) = value {
+            path += &format!("&{name}={}", client::encode(value));
+        }
+    }
+    client::get(&args.ask.server, &path)
 }
 
 fn table(runs: &[Value], more: bool) -> String {

@@ -7,10 +7,10 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Context;
 use gateway::{Gateway, Here, Identity, Link, LinkClosed};
-use observe::{Clock, Journal};
+use observe::Journal;
 use worker::Worker;
 
-use super::loaded::{Loaded, incarnation, log};
+use super::loaded::{self, Loaded, incarnation, log};
 use super::settings;
 use super::signals::Signals;
 use super::stored;
@@ -27,7 +27,8 @@ const NAME: &str = "serve";
 /// Serves until told to stop.
 ///
 /// # Errors
-/// An address that cannot be listened on, no model, a file that is none, runs that were left unsettled, or a second signal.
+/// An address that cannot be listened on, a journal's folder that cannot be written to, no model, a file that is none, runs that were left
+/// unsettled, or a second signal.
 pub fn run(config: &ServeConfig, cache: Option<PathBuf>) -> Result<(), Failure> {
     log(config);
     raise_file_limit(config.connections_max, 0);
@@ -38,10 +39,10 @@ pub fn run(config: &ServeConfig, cache: Option<PathBuf>) -> Result<(), Failure> 
     front.gpus = settings::gpus(config)?;
     front.otlp.headers = settings::otlp_headers(config)?;
     let store = runtime.block_on(stored::open(config, NAME))?;
-    let path = model_file::resolve(config.model.get(), &Cache::locate(cache)?)?;
-    let journal = Journal::new(Clock::start(), settings::journal(config));
-    let (worker, link) = start_worker(config, &path, &journal)?;
     let who = Identity { name: NAME.into(), incarnation: incarnation() };
+    let (journal, _files) = loaded::journal(config, who.incarnation)?;
+    let path = model_file::resolve(config.model.get(), &Cache::locate(cache)?)?;
+    let (worker, link) = start_worker(config, &path, &journal)?;
     let gateway = Gateway::keeping(front, vec![link], journal, (who.incarnation, &who.name), store);
     let served = runtime.block_on(serve(&gateway, listener));
     worker.stop();

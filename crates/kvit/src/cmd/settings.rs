@@ -10,7 +10,7 @@ use gpu::Gpus;
 use lifecycle::Incarnation;
 use lifecycle::session::SessionConfig;
 use model::cpu::CpuOptions;
-use observe::{AlertRules, Limits, Prices};
+use observe::{AlertRules, FilesConfig, Limits, Prices};
 use tracing_subscriber::filter::LevelFilter;
 use worker::WorkerConfig;
 use worker::grpc::GrpcConfig;
@@ -235,6 +235,17 @@ pub fn device(config: &ServeConfig) -> CpuOptions {
 pub fn journal(config: &ServeConfig) -> Limits {
     let window = Duration::from_secs(config.alert_window_s);
     Limits { records: config.journal_records, runs: config.journal_runs, evicted: config.journal_evicted, window }
+}
+
+/// Where it is written to as well, if anywhere.
+pub fn journal_files(config: &ServeConfig, life: Incarnation) -> Option<FilesConfig> {
+    config.journal_dir.get().map(|dir| FilesConfig {
+        dir: dir.to_owned(),
+        file_bytes: config.journal_file_bytes,
+        files_max: config.journal_files,
+        release: env!("CARGO_PKG_VERSION").to_owned(),
+        life,
+    })
 }
 
 /// The least severe level that is logged.

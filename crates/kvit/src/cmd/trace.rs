@@ -8,6 +8,7 @@ use std::path::Path;
 use anyhow::{Context, anyhow};
 use serde_json::{Value, json};
 
+use super::past::Past;
 use crate::cli::TraceArgs;
 use crate::failure::Failure;
 use crate::{client, out};
@@ -16,18 +17,18 @@ use perfetto::{Drawing, Subject};
 /// Prints the runs' timelines, or their JSON, or writes them into a file.
 ///
 /// # Errors
-/// No such run, no server, or a file that cannot be written.
+/// No such run, no server, no journal, or a file that cannot be written.
 pub fn run(args: &TraceArgs) -> Result<(), Failure> {
-    let path = |id: &str| format!("/v1/runs/{}", client::encode(id));
-    let runs = args.runs.iter().map(|id| client::get(&args.ask.server, &path(id))).collect::<Result<Vec<Value>, Failure>>()?;
+    let source = match &args.journal {
+        // Steps are read off the ring, and drawn only for Perfetto.
+        Some(dir) => Source::Past(Past::read(dir, if args.perfetto.is_some() { RECORDS_MAX } else { 0 })?),
+        None => Source::Server(&args.ask.server),
+    };
+    let runs = args.runs.iter().map(|id| source.run(id)).collect::<Result<Vec<Value>, Failure>>()?;
     if let Some(file) = &args.perfetto {
-        let subjects = args.runs.iter().zip(runs).map(|(id, run)| {
-            let steps = absent(client::get(&args.ask.server, &format!("{}/steps", path(id))))?;
-            Ok(Subject { run, steps: steps.unwrap_or_default() })
-        });
+        let subjects = args.runs.iter().zip(runs).map(|(id, run)| Ok(Subject { run, steps: source.steps(id)? }));
         let subjects = subjects.collect::<Result<Vec<Subject>, Failure>>()?;
-        let moments = absent(client::get(&args.ask.server, "/v1/kv/moments"))?;
-        return write(file, &perfetto::draw(&subjects, &moments.unwrap_or_default()));
+        return write(file, &perfetto::draw(&subjects, &source.moments()?));
     }
     match (args.ask.json, &runs[..]) {
         (true, [run]) => out::json(run),
@@ -39,12 +40,44 @@ pub fn run(args: &TraceArgs) -> Result<(), Failure> {
     }
 }
 
+/// Most records of a journal's files that are kept to draw steps of.
+const RECORDS_MAX: usize = 1 << 22;
+
+/// Where runs are asked for.
+enum Source<'a> {
+    Server(&'a str),
+    Past(Past),
+}
+
+impl Source<'_> {
+    fn run(&self, id: &str) -> Result<Value, Failure> {
+        match self {
+            Source::Server(server) => client::get(server, &format!("/v1/runs/{}", client::encode(id))),
+            Source::Past(past) => past.run(id),
+        }
+    }
+
+    fn steps(&self, id: &str) -> Result<Value, Failure> {
+        match self {
+            Source::Server(server) => absent(client::get(server, &format!("/v1/runs/{}/steps", client::encode(id)))),
+            Source::Past(past) => past.steps(id),
+        }
+    }
+
+    /// How the blocks stood, which is in no journal.
+    fn moments(&self) -> Result<Value, Failure> {
+        match self {
+            Source::Server(server) => absent(client::get(server, "/v1/kv/moments")),
+            Source::Past(_) => Ok(Value::Null),
+        }
+    }
+}
+
 /// What a server need not have: a run's steps are not kept for ever, and engines of others have no account of blocks.
-fn absent(answer: Result<Value, Failure>) -> Result<Option<Value>, Failure> {
+fn absent(answer: Result<Value, Failure>) -> Result<Value, Failure> {
     match answer {
-        Ok(value) => Ok(Some(value)),
-        Err(Failure::NotFound(_)) => Ok(None),
-        Err(other) => Err(other),
+        Err(Failure::NotFound(_)) => Ok(Value::Null),
+        other => other,
     }
 }
 

@@ -13,12 +13,11 @@ use std::time::Duration;
 
 use anyhow::Context;
 use lifecycle::message::ModelInfo;
-use observe::{Clock, Journal};
 use protocol::Drained;
 use tokio::sync::watch;
 use worker::{Closed, Door, SessionWorker};
 
-use super::loaded::{Loaded, incarnation, log};
+use super::loaded::{self, Loaded, incarnation, log};
 use super::settings;
 use super::signals::Signals;
 use crate::config::ServeConfig;
@@ -32,15 +31,16 @@ const LOOK: Duration = Duration::from_millis(250);
 /// Works until told to stop.
 ///
 /// # Errors
-/// An address that cannot be listened on, no model, a file that is none, an engine that ended by itself, or a second signal.
+/// An address that cannot be listened on, a journal's folder that cannot be written to, no model, a file that is none, an engine that ended by
+/// itself, or a second signal.
 pub fn run(config: &ServeConfig, cache: Option<PathBuf>) -> Result<(), Failure> {
     log(config);
     // Before the model is fetched and packed: a port that is taken is known at once.
     let listener = TcpListener::bind(config.listen.as_str()).with_context(|| format!("cannot listen on {}", config.listen))?;
-    let path = model_file::resolve(config.model.get(), &Cache::locate(cache)?)?;
-    let journal = Journal::new(Clock::start(), settings::journal(config));
-    let Loaded { device, text, info } = Loaded::load(config, &path)?;
     let (life, name) = (incarnation(), config.name.get_or("worker"));
+    let (journal, _files) = loaded::journal(config, life)?;
+    let path = model_file::resolve(config.model.get(), &Cache::locate(cache)?)?;
+    let Loaded { device, text, info } = Loaded::load(config, &path)?;
     let settings = settings::worker(config, &info.id, life);
     let session = settings::session(config);
     let worker = worker::start_sessions(settings, name.into(), session, device, text, journal).context("cannot start the worker")?;

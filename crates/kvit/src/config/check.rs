@@ -16,7 +16,7 @@ impl ServeConfig {
     /// # Errors
     /// The first option that is out of range.
     pub fn check(&self) -> Result<(), ConfigError> {
-        let at_least_one: [(&'static str, u64); 39] = [
+        let at_least_one: [(&'static str, u64); 41] = [
             ("kv_blocks", self.kv_blocks.into()),
             ("step_tokens", self.step_tokens.into()),
             ("max_running", self.max_running.into()),
@@ -50,6 +50,8 @@ impl ServeConfig {
             ("webhook_retry_ms", self.webhook_retry_ms),
             ("sends_max", self.sends_max as u64),
             ("kv_moments_every_ms", self.kv_moments_every_ms),
+            ("journal_file_bytes", self.journal_file_bytes),
+            ("journal_files", self.journal_files as u64),
             ("alert_window_s", self.alert_window_s),
             ("otlp_queue_max", self.otlp_queue_max as u64),
             ("otlp_batch_max", self.otlp_batch_max as u64),
@@ -103,6 +105,10 @@ impl ServeConfig {
         if is_shared && self.store_lease_ms <= self.lease_ms {
             let why = format!("must be above lease_ms ({}): what a lost gateway's workers still compute ends with that", self.lease_ms);
             return Err(ConfigError::Range { name: "store_lease_ms", why });
+        }
+        if self.journal_records == 0 && self.journal_dir.get().is_some() {
+            let why = "must be at least 1 where there is a journal_dir: what is written is taken from the ring".to_owned();
+            return Err(ConfigError::Range { name: "journal_records", why });
         }
         if self.retention_s > self.retention_max_s {
             let why = format!("must be at most retention_max_s ({})", self.retention_max_s);

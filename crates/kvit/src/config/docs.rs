@@ -11,7 +11,7 @@ fn told_default(option: &OptionDoc) -> Option<&'static str> {
         "threads" | "connection_threads" => Some("one a core"),
         "model" => Some("the cached model"),
         "name" => Some("`worker` or `gateway`"),
-        "worker" | "upstream" | "tool_urls" | "store_key_file" | "otlp_headers_file" => Some("none"),
+        "worker" | "upstream" | "tool_urls" | "store_key_file" | "otlp_headers_file" | "journal_dir" => Some("none"),
         "nvml" => Some("by its usual name"),
         "store" => Some("`NAME.db` in the state folder"),
         "on_disconnect_chat" | "on_disconnect_completions" | "on_disconnect_responses" => Some("empty"),

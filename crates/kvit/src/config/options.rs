@@ -299,6 +299,12 @@ options! {
         "Ended runs that can still be asked for; beyond it the one that settled first is evicted from memory.";
     journal_evicted: usize, "NUMBER" = 32_768,
         "Ids of evicted runs that are kept, so that whoever asks for one is told that it was evicted and not that it never was.";
+    journal_dir: ModelPath, "DIR" = ModelPath::default(),
+        "Folder that the journal is written to, too, one for each process: what `--journal` of `kvit trace` and `kvit runs` reads, also when the process has gone (docs/journal.md). Without it: none.";
+    journal_file_bytes: u64, "BYTES" = 64 << 20,
+        "Size of a file of the journal, from which on the next is begun.";
+    journal_files: usize, "NUMBER" = 8,
+        "Most files of the journal; the oldest is removed before one more is begun.";
     alert_window_s: u64, "SECONDS" = 300,
         "Length of the window that waste and alerts are reckoned over.";
     alert_waste_percent: Amount, "PERCENT" = Amount::of(1),

@@ -77,6 +77,7 @@ fn values_out_of_range_are_refused_by_name() {
         (&[("KVIT_CLIENT_LOST_AFTER_MS", "1999")], "client_lost_after_ms"),
         (&[("KVIT_UNREAD_MAX_MS", "0")], "unread_max_ms"),
         (&[("KVIT_DEADLINE_CHECK_PERCENT", "101")], "deadline_check_percent"),
+        (&[("KVIT_JOURNAL_FILES", "0")], "journal_files"),
     ] {
         let error = read_error(pairs);
         assert!(error.starts_with(name), "{error}");
@@ -84,12 +85,18 @@ fn values_out_of_range_are_refused_by_name() {
 }
 
 #[test]
+fn a_journal_in_files_needs_a_ring_to_take_records_from() {
+    let error = read_error(&[("KVIT_JOURNAL_RECORDS", "0"), ("KVIT_JOURNAL_DIR", "folder")]);
+    assert!(error.starts_with("journal_records must be at least 1 where there is a journal_dir"), "{error}");
+    assert!(load(ServeFlags::default(), &env(&[("KVIT_JOURNAL_RECORDS", "0")]), None).is_ok());
+}
+
+#[test]
 fn defaults_hold_and_every_option_reads_its_own_default() {
     let defaults = load(ServeFlags::default(), &[], None).unwrap();
     let mut flags = ServeFlags::default();
-    for option in
-        OPTIONS.iter().filter(|o| !["model", "name", "worker", "store", "store_key_file", "otlp_headers_file", "nvml"].contains(&o.key))
-    {
+    let unset = ["model", "name", "worker", "store", "store_key_file", "journal_dir", "otlp_headers_file", "nvml"];
+    for option in OPTIONS.iter().filter(|o| !unset.contains(&o.key)) {
         let default = (option.default)();
         flags.set(option.key, &default).unwrap().unwrap_or_else(|why| panic!("{}: {why}", option.key));
     }

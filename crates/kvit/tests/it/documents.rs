@@ -3,11 +3,12 @@
 use super::run;
 
 const CONFIG: &str = include_str!("../../../../docs/config.md");
-const DOCUMENTS: [(&str, &str); 6] = [
+const DOCUMENTS: [(&str, &str); 7] = [
     ("README.md", include_str!("../../../../README.md")),
     ("CONTRIBUTING.md", include_str!("../../../../CONTRIBUTING.md")),
     ("ARCHITECTURE.md", include_str!("../../../../ARCHITECTURE.md")),
     ("docs/diagnose.md", include_str!("../../../../docs/diagnose.md")),
+    ("docs/journal.md", include_str!("../../../../docs/journal.md")),
     ("docs/protocol.md", include_str!("../../../../docs/protocol.md")),
     ("docs/verify.md", include_str!("../../../../docs/verify.md")),
 ];

@@ -37,6 +37,7 @@ mod perfetto;
 mod pipelined;
 mod prometheus;
 mod raced;
+mod replayed;
 mod restarts;
 mod server;
 mod servers;

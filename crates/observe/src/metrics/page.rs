@@ -13,7 +13,7 @@ use super::{CAUSES, Defect, Scrape, Totals, WorkerScrape};
 use crate::exposition::{Family, Text, seconds};
 use crate::journal::Limits;
 use crate::view::RunState;
-use crate::{accounts, exported, holdings, outside};
+use crate::{accounts, exported, files, holdings, outside};
 
 impl Totals {
     /// The metrics page. `epoch_us` is what the journal's clock is behind the time since 1970.
@@ -248,6 +248,9 @@ impl Totals {
         gauge("kvit_journal_runs_max", "Ended runs that the journal keeps; then the one that settled first goes.", limits.runs as u64);
         gauge("kvit_journal_records", "Records in the journal's ring.", self.records);
         gauge("kvit_journal_records_max", "Records that the ring holds; then the oldest goes.", limits.records as u64);
+        if let Some(filed) = &self.filed {
+            files::expose(text, filed);
+        }
     }
 }
 

@@ -5,7 +5,7 @@ use std::fmt::Write;
 
 use lifecycle::message::{AttemptCut, Snapshot};
 use lifecycle::{AttemptId, Incarnation};
-use observe::{Exported, Format, Gpu, Holdings, Outside, Process, Scrape, StoreHoldings, WorkerScrape};
+use observe::{Exported, FilesConfig, Format, Gpu, Holdings, Outside, Process, Scrape, StoreHoldings, WorkerScrape};
 
 use crate::story::*;
 
@@ -13,7 +13,10 @@ const DOCUMENT: &str = include_str!("../../../../docs/metrics.md");
 
 /// A page on which every family stands with all its labels.
 fn whole() -> String {
-    let journal = journal();
+    let (journal, dir) = (journal(), tempfile::tempdir().expect("a folder"));
+    let files =
+        FilesConfig { dir: dir.path().to_owned(), file_bytes: 1 << 20, files_max: 1, release: "0".to_owned(), life: Incarnation(7) };
+    let _writer = journal.write_files(files).expect("the files are begun");
     cancelled_run(&journal, &key("r"));
     let cut = AttemptCut { attempt: AttemptId { key: key("r"), attempt: 1 }, state: "decoding", blocks: 1 };
     let account = Snapshot { total: 1, active: 1, running: 1, attempts: vec![cut], ..Snapshot::default() };

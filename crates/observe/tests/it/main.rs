@@ -4,6 +4,7 @@ mod alerts;
 mod diagnose;
 mod diagnose_engine;
 mod documents;
+mod files;
 mod graces;
 mod hands;
 mod journal;

@@ -1,7 +1,7 @@
 """How long an engine needs to read a request and to cut its text into tokens, for each byte, before it counts the request.
 
 Sends one request that is far longer than the model's context, to be refused; what that takes more than a short one is the reading. Prints a
-line. `crates/upstream` allows ten times as much before it takes "counts none" for a proof (`on_its_way`).
+line. `crates/upstream` allows 2 µs a byte before it takes "counts none" for a proof (`on_its_way`).
 
     python3 bench/upstream_arrival.py http://127.0.0.1:8000
 """

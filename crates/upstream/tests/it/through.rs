@@ -523,15 +523,27 @@ async fn three_hundred_cancels(kind: Kind, slots: u32, zombies: bool) {
             let (id, stream) = (format!("r{n}"), n % 2 == 0);
             let socket = chat(addr, &id, stream, &json!({})).await;
             // It may not have been read yet.
-            while soon(cancel(addr, &id)).await == 404 {
-                tokio::time::sleep(Duration::from_millis(5)).await;
+            let status = loop {
+                match soon(cancel(addr, &id)).await {
+                    404 => tokio::time::sleep(Duration::from_millis(5)).await,
+                    status => break status,
+                }
+            };
+            assert!(matches!(status, 200 | 202), "{id}: {status}");
+            match tokio::time::timeout(Duration::from_secs(20), read(socket)).await {
+                Ok(reply) => reply,
+                Err(_) => {
+                    let run = stand::request(addr, "GET", &format!("/v1/runs/{id}"), "", "").await.body;
+                    panic!("{id}, cancelled with {status}, is not answered: {run}")
+                }
             }
-            read(socket).await
         });
     }
     while let Some(told) = callers.join_next().await {
         let reply = told.expect("an answer");
-        assert_eq!((reply.status, reply.error().0.as_str()), (499, "cancel_requested"), "{reply:?}");
+        // On a busy machine a stream has its head before its end is known.
+        let streams = reply.status == 200 && reply.head.contains("text/event-stream");
+        assert!((reply.status == 499 || streams) && reply.body.contains(r#""code":"cancel_requested""#), "{reply:?}");
     }
     let mut levels = std::collections::BTreeMap::<String, u32>::new();
     for n in 0..300 {
